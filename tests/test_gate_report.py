@@ -58,17 +58,22 @@ def test_patch_coverage_counts_lines_once_and_names_unreached_ones():
     here = [line("f", 1, False), line("f", 2, False, "mode == 'x'"), line("f", 3, False, "mode == 'x'")]
     unbound = line("compute_log_prob", 7, False, bound=False)
     ran = [line("f", 1, True), *here[1:]]
-    _, lines = written(row("v.f", "not examined", "changed lines were not examined", (*here, unbound)),
-                       row("v.g", "not examined", "changed lines were not examined", (*ran, unbound)))  # fmt: skip
+    _, lines = written(row("v.f", "not examined", "its numbers agree, but changed lines were not examined", (*here, unbound)),
+                       row("v.g", "not examined", "its numbers agree, but changed lines were not examined", (*ran, unbound)))  # fmt: skip
     assert lines[-2] == (
         "4 signal lines changed (4 added, 0 deleted); 1 ran (added lines at the head, deleted lines at the base); "
         "2 not reached (core.py:2-3 f, guarded by mode == 'x'); 1 not bound (compute_log_prob)"
     )
-    assert lines[1:3] == ["not examined: v.f: changed lines were not examined", "  and v.g"]
+    assert lines[1:3] == ["not examined: v.f: its numbers agree, but changed lines were not examined", "  and v.g"]
 
 
 def test_a_boundary_is_examined_if_another_one_ran_its_changed_lines():
-    late = row("v.f", "not examined", "changed lines were not examined", (line("f", 1, True), line("f", 2, False)))
+    late = row(
+        "v.f",
+        "not examined",
+        "its numbers agree, but changed lines were not examined",
+        (line("f", 1, True), line("f", 2, False)),
+    )
     gate, lines = written(late, row("v.g", "same", "", (line("f", 1, False), line("f", 2, True))))
     assert not [text for text in lines if "not examined" in text]
     [one, other] = gate.document()["comparisons"][0]["boundaries"]
@@ -78,7 +83,9 @@ def test_a_boundary_is_examined_if_another_one_ran_its_changed_lines():
 
 def test_a_caller_that_does_not_run_the_changed_lines_is_not_examined():
     """They were judged at the function itself. It does not matter which of the two is compared first."""
-    idle = row("v.caller", "not examined", "changed lines were not examined", (line("f", 1, False),))
+    idle = row(
+        "v.caller", "not examined", "its numbers agree, but changed lines were not examined", (line("f", 1, False),)
+    )
     after = row("v.late", "same", "", (line("f", 1, True),), here=[])
     gate, lines = written(idle, row("v.f", "same", "", (line("f", 1, True),)), after)
     found = {each["boundary"]: each for each in gate.document()["comparisons"][0]["boundaries"]}
@@ -144,5 +151,5 @@ def test_the_numbers_of_an_item_that_passes_have_their_scenario():
 
 def test_a_line_that_did_not_run_is_announced_with_its_guard():
     idle = ["core.py:3 grpo (guarded by norm)"]
-    told = row("v.grpo", "not examined", "changed lines were not examined", idle=idle)
-    assert announce(told).endswith(": changed lines were not examined: core.py:3 grpo (guarded by norm)")
+    told = row("v.grpo", "not examined", "its numbers agree, but changed lines were not examined", idle=idle)
+    assert announce(told).endswith(", but changed lines were not examined: core.py:3 grpo (guarded by norm)")

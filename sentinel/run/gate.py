@@ -37,7 +37,7 @@ Row = dict[str, Any]
 OUTCOMES = ("worse", "other", "better", "new", "removed", "not examined", "same")
 
 #: The reason for the outcome ``not examined`` if some changed lines ran at no boundary.
-_IDLE = "changed lines were not examined"
+_IDLE = "its numbers agree, but changed lines were not examined"
 
 #: Maximum entries of a list on one line, and maximum lines of one outcome.
 _ENTRIES, _LINES = 6, 20
@@ -169,13 +169,16 @@ class Gate:
             yield key, sorted(rows, key=lambda row: OUTCOMES.index(row["outcome"]))
 
     def lines(self) -> Iterator[str]:
-        """Yield the report's lines: functions that are worse, then other outcomes, then changed lines that did not
-        run."""
+        """Yield the report's lines: functions that are worse, then those with other outcomes, then changed lines that
+        did not run."""
         for (target, base, head), rows in self._by_pair():
             yield f"{target}: {head} compared with {base}"
             for outcome in OUTCOMES[:-1]:
                 there = [row for row in rows if row["outcome"] == outcome and row["boundary"]]
                 yield from _group(outcome, there)
+            same = [row["boundary"] for row in rows if row["outcome"] == "same" and row["boundary"]]
+            if same:
+                yield f"same: {join_names(same)}"
             yield from (line for row in rows for line in row["beyond"])
             undecided: dict[str, list[str]] = {}
             for row in (row for row in rows if row["blind"]):
