@@ -454,7 +454,7 @@ class BoundarySearch:
             if tried and (enough() or self._narrow()):
                 break
             tried += 1
-            for suspect in self._judge(variants, trials):
+            for suspect in self._judge(variants, trials, first):
                 first.setdefault((suspect.law, suspect.violations[0].symptom), (skip + tried, suspect))
             tick()
         return tried, first
@@ -576,8 +576,13 @@ class BoundarySearch:
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 
-    def _judge(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
-        """Return the unconfirmed findings of one scenario: one for each symptom of each law that it breaks."""
+    def _judge(
+        self, variants: _Varied, trials: Sequence[Trial], known: Collection[tuple[Law, str]] = ()
+    ) -> list[Finding]:
+        """Return the unconfirmed findings of one scenario: one for each symptom of each law that it breaks.
+
+        :param known: laws and symptoms that earlier scenarios have shown. They are not reported again.
+        """
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].not_judged[why] += 1
@@ -600,8 +605,9 @@ class BoundarySearch:
                 self._note_dialects(law, trial)
                 if not trial.violations and outcome.sample is None:
                     outcome.sample = trial
-                counting = self._new_violations(law, trial)
-                if not counting and outcome.unbroken is None:
+                besides = [symptom for broken, symptom in known if broken is law]
+                counting = self._new_violations(law, trial, besides)
+                if not counting and outcome.unbroken is None and not besides:
                     outcome.unbroken = trial
                 for symptom in dict.fromkeys(item.symptom for item in counting):
                     same = tuple(item for item in counting if item.symptom == symptom)

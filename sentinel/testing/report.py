@@ -202,12 +202,19 @@ Agreeing = Callable[[Any], Mapping[str, Any]]
 Slip = Callable[[Any], str]
 #: Takes additional choices; returns the laws that the function under test still breaks with them.
 StillBroken = Callable[[Mapping[str, Any]], Sequence[str]]
-#: Takes a finding; returns the choices of padding that exclude the finding's masks.
-Sides = Callable[[Any], Sequence[Mapping[str, Any]]]
+#: Takes a finding; returns the choice of padding with which the function keeps the finding's law; empty if there is
+#: none.
+Padding = Callable[[Any], Mapping[str, Any]]
 
 
 def make_report(
-    check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, slip: Slip, still: StillBroken, sides: Sides
+    check: Asked,
+    bound: Bound,
+    search: BoundarySearch,
+    agreeing: Agreeing,
+    slip: Slip,
+    still: StillBroken,
+    padding_of: Padding,
 ) -> Report:
     """Return the report of a finished search."""
     raised: dict[str, int] = {}
@@ -220,7 +227,7 @@ def make_report(
     for law, outcome in search.outcomes.items():
         expected = check.expected.get(law.name, "")
         if outcome.findings:
-            text = _failure(check, bound, search, agreeing, slip, still, sides, outcome.findings[0])
+            text = _failure(check, bound, search, agreeing, slip, still, padding_of, outcome.findings[0])
             edge = _edge(outcome.findings[0])
             laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected, edge=edge)
         elif outcome.refused and (not answered or not (outcome.judged or outcome.not_judged)):
@@ -304,7 +311,7 @@ def _failure(
     agreeing: Agreeing,
     slip: Slip,
     still: StillBroken,
-    sides: Sides,
+    padding_of: Padding,
     finding: Finding,
 ) -> str:
     case, law = finding.trial.case, finding.law
@@ -331,8 +338,8 @@ def _failure(
     if observed is not None:
         meaning = re.sub(r"\w+", lambda word: bound.names.get(word[0], word[0]), " ".join(observed.meaning.split()))
         lines.append(f"  {key}: {meaning}")
-    padding = next((each for each in sides(finding) if law.name not in still(each)), None)
-    if padding is not None:
+    padding = padding_of(finding)
+    if padding:
         side = next(iter(padding.values()))
         lines.append(
             f"  It holds if masks have no holes and are padded only on the {side}; if all your masks are like this, "
@@ -341,13 +348,13 @@ def _failure(
     if law.name == "the_oracle_agrees":
         if bound.left:
             lines.append(f"  {_sentence(_left(bound.left))}")
-        other = {} if padding is not None else agreeing(finding)
+        other = {} if padding else agreeing(finding)
         if other:
             # This line is not wrapped, so that the option can be copied.
             lines.append(f"  It agrees with {in_words(other)}; if that is intended, pass dialects={other!r}.")
             if left := still(other):
                 lines += _wrapped(f"Laws that are still broken with these dialects: {', '.join(left)}.")
-        cause = "" if other or padding is not None or _edge(finding) else slip(finding)
+        cause = "" if other or padding or _edge(finding) else slip(finding)
         if cause:
             lines += _wrapped(f"Probable cause: {cause}. The reference with this change agrees.")
         lines += _binding(check, bound)

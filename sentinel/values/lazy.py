@@ -7,8 +7,12 @@ from typing import Any
 
 
 class _Torch:
+    _module: Any = None
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("torch"), name)
+        if self._module is None:
+            self._module = importlib.import_module("torch")
+        return getattr(self._module, name)
 
 
 torch: Any = _Torch()

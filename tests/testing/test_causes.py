@@ -105,6 +105,22 @@ def test_slips_are_named_together_with_another_setting(f, contract, options, cau
     assert cause in " ".join(str(check_function(f, contract, examples=60, **options)).split())
 
 
+def test_a_setting_that_explains_nothing_is_refuted_by_a_few_calls():
+    """A search of all laws calls the function about 300 times, and each side of the padding would be such a search."""
+    calls = 0
+
+    def f(logps, old_logps, adv, mask, eps=0.2):
+        nonlocal calls
+        calls += 1
+        ratio = (logps - old_logps).exp()
+        return -((ratio * adv).minimum(ratio.clamp(1 - eps, 1 + eps) * adv) * mask).mean()
+
+    text = str(check_function(f, "policy_loss", examples=60, **PPO))
+    assert "Probable cause: padding counted in the denominator." in text
+    assert "It holds if masks have no holes" not in text
+    assert calls < 800
+
+
 def test_per_response_advantages_and_a_kl_penalty_need_only_options():
     report = check_function(grpo, "policy_loss", examples=40, shapes={"advantages": "batch"}, **PPO)
     assert report.broken == ["finite_in_finite_out"], str(report)
