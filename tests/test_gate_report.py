@@ -58,8 +58,8 @@ def test_patch_coverage_counts_lines_once_and_names_unreached_ones():
     here = [line("f", 1, False), line("f", 2, False, "mode == 'x'"), line("f", 3, False, "mode == 'x'")]
     unbound = line("compute_log_prob", 7, False, bound=False)
     ran = [line("f", 1, True), *here[1:]]
-    _, lines = written(row("v.f", "not examined", "its numbers agree, but changed lines were not examined", (*here, unbound)),
-                       row("v.g", "not examined", "its numbers agree, but changed lines were not examined", (*ran, unbound)))  # fmt: skip
+    idle = "not examined", "its numbers agree, but changed lines were not examined"
+    _, lines = written(row("v.f", *idle, (*here, unbound)), row("v.g", *idle, (*ran, unbound)))
     assert lines[-2] == (
         "4 signal lines changed (4 added, 0 deleted); 1 ran (added lines at the head, deleted lines at the base); "
         "2 not reached (core.py:2-3 f, guarded by mode == 'x'); 1 not bound (compute_log_prob)"
