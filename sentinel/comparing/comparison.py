@@ -107,14 +107,6 @@ class Comparison:
     def _recipes(self) -> Sequence[Recipe]:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
-    def open_early(self) -> None:
-        """If a boundary's own definition has changed, start to import its module at both revisions.
-
-        Call this before :meth:`to_call`, which takes seconds on one core to find out what a change reaches.
-        """
-        if self._shared is None and (subject := self.selection.find_changed()) is not None:
-            self.processes.open_early(subject)
-
     def to_call(self) -> list[str]:
         """Return the boundaries that must be called, in this order: those whose own code has changed, then those that
         call changed code, with the fewest calls in between first."""
@@ -128,7 +120,6 @@ class Comparison:
 
     def run(self) -> Iterator[BoundaryDiff]:
         """Compare the boundaries one by one, and yield the results. Results that need no call come first."""
-        self.open_early()
         names = self.to_call()
         yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
         for number, name in enumerate(names, 1):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Lock, Thread
+from threading import Lock
 
 from sentinel.comparing.observations import AFTER, SIDES
 from sentinel.comparing.reached import Code, Place, Reached
@@ -16,7 +15,6 @@ from sentinel.comparing.units import Unit
 from sentinel.deciding.law_session import LawSession, Subject
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Runner
-from sentinel.errors import SentinelError
 from sentinel.search.bindings import sighting
 from sentinel.targets import Binding
 from sentinel.targets.refs import Ref
@@ -66,23 +64,6 @@ class Processes:
         self._runner, self.refs, self._selection, self._shared = runner, refs, selection, shared
         self._places: dict[tuple[str, str], OpenTarget] = {}
         self._opening = Lock()
-        self._early: Thread | None = None
-
-    def open_early(self, subject: Subject) -> None:
-        """Open a process of each revision and import a boundary's modules, before the boundaries are selected."""
-
-        def load(side: str) -> None:
-            place = self._runner.open_target(self._selection.target.name, self.refs[side], [])
-            self._places[side, ""] = place  # `_open` finds it for each boundary of this side
-            place.load(subject.binding)
-
-        def load_both() -> None:
-            # An error is raised again when the boundary is called.
-            with suppress(SentinelError), ThreadPoolExecutor(2, "sentinel-early") as pool:
-                list(pool.map(load, SIDES))
-
-        self._early = Thread(target=load_both, name="sentinel-early", daemon=True)
-        self._early.start()
 
     def open(self, side: str, subject: Subject) -> OpenTarget:
         """Return the process that calls a boundary for one side.
@@ -90,8 +71,6 @@ class Processes:
         If a process of another revision is already open and the boundary uses the same code there, return that process.
         """
         with self._opening:
-            if self._early is not None:
-                self._early.join()
             return self._open(side, subject)
 
     def _open(self, side: str, subject: Subject) -> OpenTarget:

@@ -23,7 +23,6 @@ from sentinel.comparing.reached import (
     Walked,
     changed_effect,
     changed_files,
-    changes_of,
     names_in,
     signal_changes,
 )
@@ -120,17 +119,6 @@ class Selection:
         if self._modules is not None:
             self._modules.save()
         return {each.subject.name: each for each in found if each is not None}
-
-    def find_changed(self) -> Subject | None:
-        """Return a boundary whose own definition differs, by its name only; None if there is none."""
-        by_path = {path: subject for subject in self.subjects for path in subject.binding.paths}
-        for file, before, after in self._changed_files():
-            module = self.target.module_of(file)
-            if any(path.startswith(f"{module}.") for path in by_path):
-                paths = (f"{module}.{name}" for _, name in changes_of(file, before, after))
-                if (path := next((each for each in paths if each in by_path), None)) is not None:
-                    return by_path[path]
-        return None
 
     def _compare_text(self, subject: Subject, identical: bool) -> Candidate | None:
         """Compare the source that a boundary uses at the two revisions. Return None if there is nothing to compare."""

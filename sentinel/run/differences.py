@@ -126,9 +126,6 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
         return
     try:
         comparisons = run.comparisons()
-        if run.calls:
-            for each in comparisons:
-                each.open_early()
         bound = {subject.name for each in comparisons for subject in each.selection.subjects}
         called = {name for each in comparisons for name in each.selection.candidates}
         names = {name for boundary in bound | called for name in _names(boundary)}

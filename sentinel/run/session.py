@@ -59,7 +59,6 @@ class Run:
 
     :ivar questions: the recipes and laws to check.
     :ivar results: the decisions so far.
-    :ivar calls: True if this process calls the frameworks, that is, unless it only collects or is xdist's controller.
     :ivar is_asked_for: True if the command line has an option of Sentinel.
     """
 
@@ -81,7 +80,6 @@ class Run:
         self._announce = threading.Lock()
         self.is_worker = getattr(config, "workerinput", None) is not None
         self.is_controller = not self.is_worker and getattr(config.option, "dist", "no") != "no"
-        self.calls = not config.option.collectonly and not self.is_controller
 
     @classmethod
     def configure(cls, config: pytest.Config, options: Mapping[str, Any]) -> Run:
@@ -146,7 +144,7 @@ class Run:
 
     def warm_up(self) -> None:
         """Start to import torch while pytest collects."""
-        if self.calls and self.settings.targets:
+        if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
 
     def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
@@ -207,7 +205,7 @@ class Run:
         jobs = [job for job in questions if isinstance(job, Job)]
         self._laws_at = Counter(job.place for job in laws)
         self._planned = {(job.recipe.digest, job.ref): job for job in jobs}
-        if not self.calls:
+        if self.config.option.collectonly or self.is_controller:
             return
         if questions and not self.is_worker:
             self.results.begin()
