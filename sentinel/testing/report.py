@@ -128,7 +128,8 @@ class Report:
         half = f"{' or '.join(halves)} (pass dtypes=()), " if halves else ""
         more = f"more than {' or '.join(self._most.split(', '))}, " if self.sizes else ""
         more += f"code that {in_words(self.off)} turn{'s' * (len(self.off) == 1)} off, " if self.off else ""
-        styles = [f"{name} other than {' or '.join(each)}, " for name, each in self.masks.items()]
+        masks = {name: [style for style in styles if style is not None] for name, styles in self.masks.items()}
+        styles = [f"{name} other than {' or '.join(each)}, " for name, each in masks.items() if each]
         return f"not tried: {more}{half}{''.join(styles)}values outside the drawn ranges, other machine settings"
 
     @property

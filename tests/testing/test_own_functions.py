@@ -69,6 +69,15 @@ def positional(logps, old_logps, adv, mask, /):
 NAMES = {"log_probs": "logps", "old_log_probs": "old_logps", "advantages": "adv", "response_mask": "mask"}
 
 
+def test_a_report_of_a_function_without_a_mask_can_be_printed():
+    def k3(logp, ref_logp):
+        return (ref_logp - logp).exp() - (ref_logp - logp) - 1
+
+    report = check_function(k3, "kl_estimate", estimator="k3", examples=5)
+    assert report.ok
+    assert "Not tried: more than" in str(report)
+
+
 @pytest.mark.parametrize(
     ("f", "options"),
     [
