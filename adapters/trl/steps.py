@@ -324,7 +324,7 @@ def _grpo_batch(micro: Any) -> str:
 
 
 def _generated_epoch(options: Mapping[str, Any]) -> tuple[int, int]:
-    """Return (maximum number of prompts that an epoch leaves out, number of times that it loads each other prompt).
+    """Return the maximum number of prompts that an epoch leaves out, and how often it loads each remaining prompt.
 
     An epoch consists of whole generation batches, so it may leave out prompts.
     """

@@ -312,7 +312,7 @@ def list_unexamined(
     undecided = [each for each in results if each.blind]
     for each in undecided[:_FILES]:
         counts = ", ".join(f"{message(key)} in {each.undecided[key]}" for key in each.blind)
-        yield f"undecided: {each.name}: NaN or infinite at both revisions: {counts} of {each.answered} calls"
+        yield f"undecided: {each.name}: {counts} of {each.answered} calls: NaN or infinite at both revisions"
     if len(undecided) > _FILES:
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
 

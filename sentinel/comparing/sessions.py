@@ -298,8 +298,8 @@ class Pair(LawSession):
     ) -> tuple[Violation, ...]:
         """Return differences between two calls that both raise.
 
-        The results that changed functions returned before the exception are compared. If the scenario sets an option
-        that ordinary scenarios never set, the types of the exceptions are compared too.
+        Compare the values that changed functions had returned before the exception. If the exceptions have different
+        types and the scenario sets an option that ordinary scenarios never set, return only this difference.
         """
         if {each.kind for each in failed.values()} != {"raised"}:
             return ()

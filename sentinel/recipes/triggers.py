@@ -251,7 +251,7 @@ def alternatives(written: Any) -> tuple[Alternative, ...]:
 
 
 def also_broken_laws(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the laws in ``also_breaks``, with and without conditions."""
+    """Return the names of the laws in ``also_breaks``, whether or not an entry has a condition."""
     entries = document.get("also_breaks") or ()
     return tuple(str(item.get("law") if isinstance(item, Mapping) else item) for item in entries)
 

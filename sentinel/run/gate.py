@@ -185,7 +185,7 @@ class Gate:
                 undecided.setdefault(join_names(row["blind"]), []).append(row["boundary"])
             for parts, names in undecided.items():
                 scope = "in every scenario that runs changed lines"
-                yield f"undecided: {join_names(names)}: NaN or infinite at both revisions {scope}: {parts}"
+                yield f"undecided: {join_names(names)}: {parts}: NaN or infinite at both revisions {scope}"
             waiting = _waiting(rows)
             if waiting:
                 yield f"not compared, because the run ended first: {join_names(waiting)}"

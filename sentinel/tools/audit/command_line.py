@@ -674,7 +674,7 @@ _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithme
 
 
 def _of(node: Node) -> str:
-    """Return the text of a syntax node, without spaces that the parser adds before an expansion."""
+    """Return the text of a syntax node. If it is a shell expansion such as ``$X``, leave out the spaces before it."""
     text = (node.text or b"").decode(errors="replace")
     return re.sub(r"^[^$`]*", "", text) if node.type in _EXPANSIONS else text
 

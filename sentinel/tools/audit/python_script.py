@@ -741,7 +741,7 @@ def _replaced(node: ast.AST) -> str:
 #: Stands at the beginning of an option's name if a write may set any option. The text of the code follows.
 ANY = "any option ("
 _HARMLESS = re.compile("asdict|copy|deepcopy|getattr|hasattr|id|isinstance|len|p?print|repr|str|type|vars")
-#: Calls that :func:`_assigned` reads.
+#: Names of the calls that set or delete an option; :func:`_called` interprets them.
 _WRITES = frozenset({"setattr", "delattr", "replace", "__setattr__", "__delattr__", "__setitem__", "__ior__"})
 _NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 #: Expressions and functions that make a new container.

@@ -495,10 +495,10 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
                 if not got[wrong].any():
                     how = ": there is no gradient, as after a detach() or under no_grad()"
                 elif not expected[0][wrong].any():
-                    how = ": these elements should have none, as if a detach() or a clip bound were missing"
+                    how = ": these elements should have no gradient, as if a detach() or a clip bound were missing"
                 return (
-                    f"the gradient of the loss with respect to {name} is {float(got.reshape(-1)[at]):.4g} for an "
-                    f"element, and the documented loss's is {float(expected[0].reshape(-1)[at]):.4g} "
+                    f"the gradient of the loss with respect to {name} has an element {float(got.reshape(-1)[at]):.4g} "
+                    f"that is {float(expected[0].reshape(-1)[at]):.4g} by the documented loss "
                     f"({int(wrong.sum())} of {wrong.numel()} elements differ){how}"
                 )
     return ""

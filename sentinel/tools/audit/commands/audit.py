@@ -291,8 +291,8 @@ def _spelled(run: Training | None, name: str) -> str:
 
 
 def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
-    """Yield the paths at which a module that a launch script names may be: in the current folder, in a folder above it,
-    or in the copy of the framework.
+    """Yield the paths where a launch script's module may be: in the current folder, in the script's folder or one above
+    it, or in the copy of the framework.
     """
     path = f"{name.replace('.', '/')}.py"
     above = script.absolute().parents if script else ()
