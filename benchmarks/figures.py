@@ -36,7 +36,7 @@ def figures() -> dict[str, tuple[object, ...]]:
     }
     return {
         r"ships (\d+ bugs? .*?), with (\d+) revisions": (count_bugs(rows), len(every)),
-        r"and (\d+) \*laws\*": (len(catalog.laws),),
+        r"and\s(\d+) \*laws\*": (len(catalog.laws),),
         r"pypi:0\.9\.1: present: (.*); fixed: (.*); not in this version: (.*)$": (
             counts_of["reproduced"],
             counts_of["fixed"],

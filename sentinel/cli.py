@@ -34,7 +34,7 @@ exit status: 0 done or yes, 1 no, 2 failed, 130 interrupted
 """
 #: Heading of the help -> a line to print above the commands of that heading.
 _FIRST_OF = {
-    "my branch": "pytest --sentinel-target=verl --sentinel-repo=.    is my branch worse than its base?",
+    "my branch": "pytest --sentinel-target=verl --sentinel-repo=.    is it worse?",
     "my own loss": "sentinel.testing in your own tests: docs/own.md",
 }
 

@@ -278,7 +278,10 @@ def test_known_bugs_are_counted_and_the_worst_listed(pytester, recipes, pins):
     lines = run(pytester, "--sentinel-recipes=mine").stdout.str()
     present = next(pin["ref"] for pin in pins if pin["expect"] == "reproduced")
     gone = next(pin["ref"] for pin in pins if pin["expect"] == "fixed")
-    assert f"demo {present[:11]}: present: 2 bugs (2 recipes)\n  present:\n    DEMO-" in lines
+    assert (
+        f"demo {present[:11]}: present: 2 bugs (2 recipes)\n  present (`sentinel show BUG` explains one):\n    DEMO-"
+        in lines
+    )
     assert f"demo {gone[:11]}: fixed: 2 bugs (2 recipes)\n" in lines
 
 

@@ -158,7 +158,10 @@ def _again(text: str) -> str:
     ("damage", "said"),
     [
         (lambda text: re.sub('"observation":{.*?}}},?', '"observation":{},', text, count=1), "at $.observation"),
-        (lambda text: text.replace('"verdict":"reproduced"', '"verdict":"fixed"'), "its observation gives reproduced"),
+        (
+            lambda text: text.replace('"verdict":"reproduced"', '"verdict":"fixed"'),
+            "its observation leads to reproduced",
+        ),
         (_again, "two lines for tiny/TINY-MEAN/git-"),
         (lambda text: re.sub('"refs":{"git:[0-9a-f]{40}"', f'"refs":{{"git:{40 * "a"}"', text), "its checkout is "),
     ],

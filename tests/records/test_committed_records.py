@@ -67,7 +67,7 @@ def test_recipes_name_the_commits_found_by_sweeps(key, told):
     assert len(known) >= told
 
 
-@pytest.mark.parametrize("line", ["seen", "introduced with their code", "ended"])
+@pytest.mark.parametrize("line", ["present at a commit", "introduced with their code", "fixed or removed"])
 def test_the_committed_table_equals_the_generated_one(line):
     headings, rows = timelines.overview(RECORDS)
     text = (FOLDER / "README.md").read_text(encoding="utf-8")

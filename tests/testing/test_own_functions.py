@@ -759,12 +759,12 @@ def ppo_with_entropy(logps, old_logps, adv, mask, entropy, bonus=0.01, scale=1.0
 @pytest.mark.parametrize(
     ("f", "options", "named"),
     [
-        (functools.partial(ppo_with_entropy, entropy=0), {"names": {"entropy": None}}, "what entropy=0 turns off"),
-        (ppo_with_entropy, {"names": {"entropy_coef": "bonus"}, "entropy_coef": 0.0}, "what bonus=0.0 turns off"),
+        (functools.partial(ppo_with_entropy, entropy=0), {"names": {"entropy": None}}, "code that entropy=0 turns off"),
+        (ppo_with_entropy, {"names": {"entropy_coef": "bonus"}, "entropy_coef": 0.0}, "code that bonus=0.0 turns off"),
         (
             ppo_with_entropy,
             {"call": lambda f, x: f(x.log_probs, x.old_log_probs, x.advantages, x.response_mask, 0.0)},
-            "what entropy=0.0 turns off",
+            "code that entropy=0.0 turns off",
         ),
     ],
     ids=["partial", "a coefficient of 0", "call"],
