@@ -268,7 +268,7 @@ class Check:
 
     def _search(self, f: Any, laws: Sequence[Law]) -> Report:
         from sentinel.deciding.law_session import Undecidable
-        from sentinel.testing.report import Asked, make_report
+        from sentinel.testing.report import Asked, Explanations, make_report
         from sentinel.testing.session import open_session, settled
 
         self._broken_with.clear()
@@ -287,12 +287,15 @@ class Check:
                 raise LawBroken(f"call= never calls {bound.function.name}, so the function was not examined")
             self._drop_explained(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
-            agreeing = partial(self._agreeing_choices, f, bound, session)
-            slip, still = partial(self._slip, f, bound, session), partial(self._still_broken, f)
-            padding = partial(self._padding_that_mends, f, bound)
+            explain = Explanations(
+                agreeing=partial(self._agreeing_choices, f, bound, session),
+                slip=partial(self._slip, f, bound, session),
+                still_broken=partial(self._still_broken, f),
+                padding=partial(self._padding_that_mends, f, bound),
+            )
             with warnings.catch_warnings():  # torch warns if a slip gives a metric a gradient
                 warnings.simplefilter("ignore")
-                report = make_report(asked, bound, search, agreeing, slip, still, padding)
+                report = make_report(asked, bound, search, explain)
             for law in laws:
                 findings = search.outcomes[law].findings
                 kept.keep(law, findings[0].trial.variants if findings else None)

@@ -196,27 +196,23 @@ class Asked:
     unread: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Takes a finding; returns other choices with which the function under test agrees with the oracle; empty if there are
-#: none.
-Agreeing = Callable[[Any], Mapping[str, Any]]
-#: Takes a finding; returns the slip that makes the oracle agree with the function under test; empty if there is none.
-Slip = Callable[[Any], str]
-#: Takes additional choices; returns the laws that the function under test still breaks with them.
-StillBroken = Callable[[Mapping[str, Any]], Sequence[str]]
-#: Takes a finding; returns the choice of padding with which the function keeps the finding's law; empty if there is
-#: none.
-Padding = Callable[[Any], Mapping[str, Any]]
+@dataclass(frozen=True)
+class Explanations:
+    """Functions that search for the explanation of a finding. Their result is empty if there is none.
+
+    :ivar agreeing: takes a finding; returns other choices with which the function under test agrees with the oracle.
+    :ivar slip: takes a finding; returns the slip that makes the oracle agree with the function under test.
+    :ivar still_broken: takes additional choices; returns the laws that the function under test still breaks with them.
+    :ivar padding: takes a finding; returns the choice of padding with which the function keeps the finding's law.
+    """
+
+    agreeing: Callable[[Finding], Mapping[str, Any]]
+    slip: Callable[[Finding], str]
+    still_broken: Callable[[Mapping[str, Any]], Sequence[str]]
+    padding: Callable[[Finding], Mapping[str, Any]]
 
 
-def make_report(
-    check: Asked,
-    bound: Bound,
-    search: BoundarySearch,
-    agreeing: Agreeing,
-    slip: Slip,
-    still: StillBroken,
-    padding_of: Padding,
-) -> Report:
+def make_report(check: Asked, bound: Bound, search: BoundarySearch, explain: Explanations) -> Report:
     """Return the report of a finished search."""
     raised: dict[str, int] = {}
     for outcome in search.outcomes.values():
@@ -228,7 +224,7 @@ def make_report(
     for law, outcome in search.outcomes.items():
         expected = check.expected.get(law.name, "")
         if outcome.findings:
-            text = _failure(check, bound, search, agreeing, slip, still, padding_of, outcome.findings[0])
+            text = _failure(check, bound, search, explain, outcome.findings[0])
             edge = _edge(outcome.findings[0])
             laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected, edge=edge)
         elif outcome.refused and (not answered or not (outcome.judged or outcome.not_judged)):
@@ -305,16 +301,7 @@ def _why_not_judged(outcome: LawOutcome) -> str:
     return "" if outcome.judged else whys.most_common(1)[0][0] if whys else "no scenario could be drawn"
 
 
-def _failure(
-    check: Asked,
-    bound: Bound,
-    search: BoundarySearch,
-    agreeing: Agreeing,
-    slip: Slip,
-    still: StillBroken,
-    padding_of: Padding,
-    finding: Finding,
-) -> str:
+def _failure(check: Asked, bound: Bound, search: BoundarySearch, explain: Explanations, finding: Finding) -> str:
     case, law = finding.trial.case, finding.law
     assert case is not None
     violation = finding.violations[0]
@@ -339,7 +326,7 @@ def _failure(
     if observed is not None:
         meaning = re.sub(r"\w+", lambda word: bound.names.get(word[0], word[0]), " ".join(observed.meaning.split()))
         lines.append(f"  {key}: {meaning}")
-    padding = padding_of(finding)
+    padding = explain.padding(finding)
     if padding:
         side = next(iter(padding.values()))
         lines.append(
@@ -349,13 +336,13 @@ def _failure(
     if law.name == "the_oracle_agrees":
         if bound.left:
             lines.append(f"  {_sentence(_left(bound.left))}")
-        other = {} if padding else agreeing(finding)
+        other = {} if padding else explain.agreeing(finding)
         if other:
             # This line is not wrapped, so that the option can be copied.
             lines.append(f"  It agrees with {in_words(other)}; if that is intended, pass dialects={other!r}.")
-            if left := still(other):
+            if left := explain.still_broken(other):
                 lines += _wrapped(f"Laws that are still broken with these dialects: {', '.join(left)}.")
-        cause = "" if other or padding or _edge(finding) else slip(finding)
+        cause = "" if other or padding or _edge(finding) else explain.slip(finding)
         if cause:
             lines += _wrapped(f"Probable cause: {cause}. The reference with this change agrees.")
         lines += _binding(check, bound)

@@ -227,8 +227,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     reaches = {recipe.bug_id: reach(recipe.affects, run, recipe.boundary) for recipe in recipes if run}
     # A bug that the settings do not trigger is harmless at every revision, so its code need not run.
     safe = frozenset[str]() if run is None or arguments.json else _select_safe(recipes, reaches)
-    chosen_recipes = [recipe for recipe in recipes if recipe.bug_id not in safe]
-    decisions, changes = _decide(chosen_recipes, checkout, ref, catalog, settings, target, reuse=not arguments.sarif)
+    others = [recipe for recipe in recipes if recipe.bug_id not in safe]
+    decisions, changes = _decide(others, checkout, ref, catalog, settings, target, reuse=not arguments.sarif)
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in _DECIDED]
     if not decided and not (safe and all(item.verdict.kind in _LASTING for item in decisions)):
@@ -236,8 +236,8 @@ def _audit(arguments: argparse.Namespace) -> int:
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
     bugs = [Bug(item, reaches.get(item.recipe.bug_id)) for item in there]
     unused = sorted({each.unused for each in reaches.values() if each.unused})
-    hardening = [bug for bug in bugs if bug.realism == "unreachable"]
-    bugs = [bug for bug in bugs if bug.realism != "unreachable"]
+    hardening = [bug for bug in bugs if _is_hardening(bug.decision.recipe)]
+    bugs = [bug for bug in bugs if not _is_hardening(bug.decision.recipe)]
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout)
     rejected, doubts = _of_settings(run, launch, config, target, name, added) if run else ([], [])
@@ -270,8 +270,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         else:
             undecided = {item.recipe.bug_id for item in decisions if item.verdict.name not in _DECIDED}
             _list_reached(name, recipes, undecided, bugs, run, unread)
-        used = [item for item in decisions if not getattr(reaches.get(item.recipe.bug_id), "unused", "")]
-        for line in _undecided(used):
+        for line in _undecided(decisions):
             echo(visible(line))
     open_bugs = [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]
     if open_bugs:
@@ -691,11 +690,12 @@ def _list_reached(
 
     :param recipes: all recipes of the target.
     :param undecided: the bugs that the settings may trigger, and that could not be decided.
+    :param bugs: the bugs that hit or may hit the run.
     """
     recipes = [recipe for recipe in recipes if not _is_hardening(recipe)]
     worst = {root(recipe.document): "does not" for recipe in recipes}  # a bug counts once, by the worst answer
     worst |= {root(recipe.document): "not decided" for recipe in recipes if recipe.bug_id in undecided}
-    for bug in sorted(bugs, key=lambda bug: ("does not", "only if", "hits").index(bug.answer)):
+    for bug in sorted(bugs, key=lambda bug: bug.answer == "hits"):
         worst[root(bug.document)] = bug.answer
     answers = Counter(worst.values())
     known = f"{roots(row(each.target, each.document) for each in recipes)} of {recipes[0].target if recipes else name}"
