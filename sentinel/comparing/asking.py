@@ -128,7 +128,8 @@ class Asking:
 
     @property
     def targets(self) -> Iterable[Target]:
-        """Return all targets. Their adapters declare which values a choice of a contract's definition can have."""
+        """Return all targets. A choice in a contract's definition may have any value that one of their adapters
+        declares."""
         return self._selection.catalog.targets.values()
 
     def pair(self, subject: Subject, sessions: Mapping[str, LawSession], located: Mapping[str, Any]) -> Pair:
@@ -488,10 +489,10 @@ class Asking:
     def _values(
         self, places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
     ) -> dict[str, list[list[Any]]]:
-        """Return the values that unexamined changed statements compute at both revisions.
+        """Return the places of the values that unexamined changed statements compute at both revisions.
 
-        For each side, a value is a list of its file, the position of its expression, its function, its name, and the
-        text of the argument if it is an argument of a call.
+        There is one list of places for each side. A place is the list ``[file, position of the expression, function,
+        name, part]``. If the value is an argument of a call, ``part`` is the argument's text; otherwise it is empty.
         """
         values: dict[str, list[list[Any]]] = {side: [] for side in SIDES}
         for place in places:
@@ -697,7 +698,7 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
             closer = _observations(pair.both(subject, wide[0]))
             double = {side: each for side, each in closer.items() if not isinstance(each, str)}
     single = _in_single(inputs)
-    # Callers may never set this option, so an error of a call with it does not count.
+    # Perhaps no caller ever sets an option of SETTINGS, so an error in a call with such an option does not count.
     mistake = "" if SETTINGS in inputs else mistake
     if mistake and single != inputs:
         # An error in half precision counts only if it also occurs in single precision, because callers may never use
@@ -729,11 +730,11 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
         answers = [replies[side].answers[name].observation for side in SIDES]
         seen[name] = [answer and {key: answer.get(key) for key in difference.details} for answer in answers]
     same = protocol.encode(seen[""])
-    # If both revisions raise for a value, it tells nothing about the input.
+    # If both revisions raise for a value, the call does not show whether the input matters.
     answered = [(name.partition(" ")[0], answers) for name, answers in seen.items() if name and any(answers)]
     matter = {name for name, answers in answered if protocol.encode(answers) != same}
-    # If the revisions differ only in values that the contract does not observe, they look equal here in every call, so
-    # no input counts as decisive.
+    # ``seen`` has only values that the contract observes. If the revisions differ only in other values, all calls look
+    # equal here, so no input counts as decisive.
     differ = protocol.encode(seen[""][0]) != protocol.encode(seen[""][1])
     equal = (name for name, (one, other) in answered if one and protocol.encode(one) == protocol.encode(other))
     decides = frozenset(name for name in equal if differ and not isinstance(difference.inputs[name], Tensor))

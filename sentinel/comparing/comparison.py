@@ -313,18 +313,18 @@ class Comparison:
         return ran
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary whose import failed at the head for a reason that also holds for a boundary with these
-        changed definitions; empty if there is none.
+        """Return an earlier boundary whose import failed at the head, if the import of a boundary with these changed
+        definitions must fail for the same reason. Return an empty string if there is no such boundary.
 
-        The reason also holds if these definitions include all changed definitions that the failed import ran. The
-        import of the second boundary need not be tried then.
+        The reason is the same if ``changed`` includes all changed definitions that ran in the failed import. The second
+        import is then not tried.
         """
         here = _select_imported(changed)
         return next((name for name, places in self._import_failures if places and places <= here), "")
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Check that a boundary that the head lacks can be called at the base. It counts as lost only if a call there
-        returns."""
+        """Check whether a boundary that the head lacks can be called at the base. It counts as lost only if a call at
+        the base returns."""
         session = self.processes.session(BEFORE, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, _CALLED)
@@ -391,8 +391,9 @@ class Comparison:
         return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
     def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
-        """Do not judge a helper function as worse for raising on arguments that it accepted before, if the results of
-        all its callers stay the same."""
+        """Return the result of a helper function. If the only thing that is worse is that the function raises on
+        arguments which it accepted before, and the results of all its callers stay the same, do not judge it as
+        worse."""
         if not may_be_excused(result):
             return result
         helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}

@@ -342,11 +342,11 @@ class Influence:
     def of(self, site: Site, file: str, first: int, scenarios: Sequence[Inputs]) -> bool:
         """Return True if changing the value of an expression changes a compared result.
 
-        If a call raises with the changed value, this does not count, because another wrong value may not raise and go
-        unnoticed. Only the exception with the message :data:`READ` counts: a value that cannot be varied is replaced by
-        an object that raises it when the code reads the object. Even this does not count if the other revision does not
-        have the argument (:attr:`Site.alone`). For example, code may read a process group in a single process, where
-        all groups give the same result.
+        A call that raises because of the changed value does not count, because other wrong values may raise nothing and
+        go unnoticed. There is one exception: a value that cannot be varied is replaced by an object that raises when
+        the code reads it. A call that raises with the message of this object (:data:`READ`) counts. However, it does
+        not count if the other revision does not have the argument (:attr:`Site.alone`). For example, code may read a
+        process group in a single process, where all groups give the same result.
 
         :param first: the first line of the expression's function.
         :param scenarios: scenarios that ran the expression's line.

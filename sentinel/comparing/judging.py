@@ -47,13 +47,13 @@ def compare_laws(
     """Return, for each revision, the laws that it breaks on a scenario on which the other revision keeps them.
 
     Laws are checked on ``scenarios``, and on further scenarios that are drawn. If no scenario differs, only laws about
-    side effects are checked. For an option or choice that is new at the head, the head's laws are checked as for new
-    code.
+    side effects are checked. Scenarios that need an option or choice which only the head has are judged without the
+    base.
 
-    If both revisions break a law, it counts as broken by the revision that has an element further from the right value.
-    All violations of the head are dropped under two conditions: bugs that both revisions have explain them, and on
-    scenarios that do not trigger these bugs the head is better and not worse. The reason is that a fix may expose
-    a bug that was already there.
+    If both revisions break a law on a scenario, the law counts as broken by the revision that has an element further
+    from the right value. A fix may expose a bug that was already there. Therefore, all violations of the head are
+    dropped if two conditions hold: bugs that both revisions have explain them, and on scenarios that do not trigger
+    these bugs, the head is better and not worse.
 
     :param scenarios: scenarios on which the revisions differ.
     :param with_own_inputs: the subject with all inputs of the head, including those that the base rejected.
@@ -110,8 +110,8 @@ def _without_inherited(
     findings_by: dict[str, list[Finding]],
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
-    """Return the findings of both sides. Drop the head's if bugs that both revisions have explain all of them, but do
-    not explain all findings of the base.
+    """Return the findings of both sides. Drop the head's findings if known bugs that both revisions have explain all
+    findings of the head, but not all findings of the base.
 
     :param findings_by: side -> findings.
     """

@@ -94,7 +94,7 @@ def _decorates_alike(old: Registration, now: Registration) -> bool:
 
 
 def _collect(files: Iterable[tuple[str, str | None]], code: Code, tree: str) -> dict[_Key, tuple[str, Registration]]:
-    """Return, for each key, the last entry in these files, as the entry's file and the entry."""
+    """Return, for each registry key in these files, the last entry with this key, together with the entry's file."""
     return {
         (_registry(code, tree, file, each.registry), each.key): (file, each)
         for file, blob in files
@@ -105,7 +105,7 @@ def _collect(files: Iterable[tuple[str, str | None]], code: Code, tree: str) -> 
 def _find_elsewhere(
     entries: Mapping[str, Mapping[_Key, Any]], changed: Collection[str], code: Code, tree: str
 ) -> dict[_Key, tuple[str, Registration]]:
-    """Return entries of unchanged files whose keys occur in changed files only at the head.
+    """For the keys that changed files register at the head but not at the base, return the entries of unchanged files.
 
     :param changed: the paths of the changed files.
     :param code: reads the base.

@@ -127,9 +127,9 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
     """Return differences in values that the contract does not observe. Differences in the function's result come first.
 
-    The compared values are returned and mutated values, warnings, arguments of stand-ins, and the return values of
-    changed functions for equal arguments. If the worker truncated the list of values, a value that only one side has is
-    ignored.
+    Such values are: everything that the boundary returns or mutates, its warnings, the arguments that it passes to
+    stand-ins, and what the changed functions return for equal arguments. If the worker truncated the list of values,
+    a value that only one side has is ignored.
     """
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
@@ -258,8 +258,8 @@ def _distances(item: Violation) -> Numbers | None:
 
 
 def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
-    """Return True if at least one element of a key is nearer to the oracle's value than at the other revision, and no
-    element is further from it."""
+    """Return True if at least one element of an output is nearer to the oracle's value than at the other revision, and
+    no element is further from the oracle's value."""
     sides = [
         {variant: answer for variant, item, answer in against_oracle(each, COMPARED) if item.key == key}
         for each in (case, other)
@@ -285,5 +285,6 @@ def _finite(case: Case, key: str) -> bool:
 
 
 def part(key: str) -> str:
-    """Return the key of an observation from a violation's key, which may begin with the name of a variant."""
+    """Return the observation key that a violation's key contains. The violation's key may begin with the name of a
+    variant."""
     return key.rpartition(".")[2]

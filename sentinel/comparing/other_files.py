@@ -37,7 +37,8 @@ _APART = re.compile(
 #: Files in which # begins a comment.
 _COMMENTED = re.compile(r"\.(py|ya?ml|toml|sh|bash|sbatch|slurm|ini|cfg|pth)$")
 
-#: Files that run without being imported: by Python, or by pytest if they are in the top folder.
+#: Files that run without being imported: Python runs some of them when it starts, and pytest runs the top folder's
+#: ``conftest.py``.
 _RUN_UNASKED = re.compile(r"(.*/)?(site|user)customize\.py|conftest\.py|.*\.pth")
 
 #: Seconds that git may take to list a revision.
@@ -101,8 +102,8 @@ class CommitFiles:
 class _Folder:
     """The files of a release or working tree.
 
-    In a git clone, untracked files that ``.gitignore`` excludes are left out. Modules in the top folder or in the
-    folder that contains a package are included even then, because Python can import them.
+    In a git clone, untracked files that ``.gitignore`` excludes are left out. There is one exception: modules in the
+    top folder, or in a folder that contains a package, are always included, because Python can import them.
     """
 
     def __init__(self, checkout: Checkout) -> None:
@@ -182,8 +183,8 @@ def list_changed_files(target: Target, before: Files, after: Files) -> list[str]
                 for text in texts
             )
             (listed if uses else scripts).append(path)
-    # These are Python files outside the packages. They are listed if the packages, or programs that use them, import
-    # them.
+    # ``scripts`` are Python files outside the packages. A script is listed if a package imports it, or if a program
+    # that uses a package imports it.
     if scripts:
         read = ((path, after.read(path) or b"") for path in other if path.endswith(".py"))
         sources = [text for path, text in read if path.startswith(roots) or _imports(text, target.packages)]

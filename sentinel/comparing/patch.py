@@ -1,8 +1,8 @@
 """Find the statements that differ between two revisions, and record which of them ran.
 
-The claim that nothing differs covers only statements that ran: at the head those that were added, at the base those
-that were deleted. Functions are compared statement by statement. Any other definition, such as a value, a class or a
-field, counts as one statement. It runs when its module is imported.
+Equal results say something about a changed statement only if it ran: an added statement at the head, a deleted
+statement at the base. Functions are compared statement by statement. Any other definition, such as a value, a class or
+a field, counts as one statement. It runs when its module is imported.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sentinel.search.inventory import names_signal
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # statements that cause no line event or have no effect
 
-#: Maximum number of full searches, each at another boundary, that try to run a function's changed lines. It is
-#: ``_SEARCHES`` if the few scenarios of a boundary ran other changed lines of the function. If they ran none, it is
-#: ``_ATTEMPTS`` as long as no full search has run a changed line of the function, and 1 afterwards.
+#: A boundary gets a full search for a function's changed lines only after fewer than this many full searches at other
+#: boundaries that reach the function: ``_SEARCHES`` if scenarios of this boundary ran a changed line of the function;
+#: otherwise 1 if an earlier full search ran one, and ``_ATTEMPTS`` if none did.
 _SEARCHES, _ATTEMPTS = 3, 2
 
 #: First line, first column, last line, last column.
@@ -438,8 +438,8 @@ def other_changes(
     carry signal, or whose changed lines contain names of training signals. The second are changed values, fields and
     classes, such as defaults.
 
-    :param changed: the changed files. For both revisions, each has the code that reads it and its blob; the blob is
-        None if the revision does not have the file.
+    :param changed: the changed files. Each item has the file's path and, for each revision, the :class:`Code` that
+        reads the file and the file's blob. The blob is None if the revision does not have the file.
     :param known: definitions to leave out.
     """
     changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
@@ -582,7 +582,7 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
 def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
     """Return the parts of an expression that are not always evaluated; None if there are none.
 
-    The list is empty if it cannot be observed whether a part was evaluated, such as a default.
+    Return an empty list if there is such a part, but its evaluation cannot be observed. A default is such a part.
     """
     if isinstance(node, ast.IfExp):
         return [node.body, node.orelse]

@@ -34,8 +34,8 @@ class Runs:
 class Shared:
     """The parsed code and the processes that several comparisons of one target share.
 
-    If a boundary uses the same code at two revisions, a process of one revision can be used for the other too. So most
-    pull requests do not need a process of their own for their base.
+    If a boundary uses the same code at two revisions, the process of one revision can also be used for the other
+    revision. For this reason, most pull requests need no process of their own for their base.
 
     :ivar runs: boundary -> the functions that ran in its scenarios.
     :ivar places: pairs of a git tree and the process that imported it; the most recently used pair is the last.

@@ -309,8 +309,8 @@ class _Walk:
         self._decorating: dict[Place, Unit] = {}
 
     def follow(self, path: str, called: frozenset[str] = frozenset()) -> None:
-        """Add the definition at a dotted path. For a module, add its classes and those of its functions that are
-        called."""
+        """Add the definition at a dotted path. If the path is a module, add its classes and the functions in
+        ``called``."""
         module_and_rest = self._code.locate(self._tree, path)
         if module_and_rest is None:
             return

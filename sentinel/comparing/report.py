@@ -64,10 +64,10 @@ def summarise(compared: BoundaryDiff) -> str:
 
 
 def _describe_settings(difference: Difference) -> str:
-    """Return a text about the settings under which a difference appears; empty if there are none.
+    """Return a text about the settings under which a difference appears; empty if it does not depend on settings.
 
-    The text names the options that decide the difference. It also names options and conditions that were set to run
-    changed lines, because perhaps no caller ever sets them.
+    The text names the options without which there is no difference. It also names options and conditions that
+    Sentinel set to run changed lines, because perhaps no caller ever sets them.
     """
     settings = difference.inputs.get(SETTINGS, {})
     options = {name: difference.inputs[name] for name in sorted(difference.decides)} | settings
@@ -107,7 +107,7 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 def _name_part(key: str) -> str:
     """Return the name of a part of a result. If the boundary did not return it, name the function that did."""
     label, _, path = key.rpartition(": ")
-    if not label or label.isdecimal():  # a part of the boundary's own result; a number stands for a later call
+    if not label or label.isdecimal():  # a part of the boundary's own result; the label is the number of a later call
         return message(path)
     if "(" in label:  # the label is a function's name with a digest of its arguments
         return f"`{message(label.rpartition('(')[0].rpartition('.')[2])}` {message(path)}"
@@ -375,7 +375,7 @@ def list_beyond(comparison: Comparison) -> Iterator[str]:
 
 
 def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Yield the lines about one boundary. Boundaries that were not compared are listed at the end of the report."""
+    """Yield the lines about one boundary. Yield none if it was not compared, because the end of the report lists it."""
     if item.state == "differs":
         yield from write_difference(comparison, item, number)
     elif item.state in ("new", "gone"):
@@ -447,8 +447,8 @@ def list_scenario(comparison: Comparison, item: BoundaryDiff) -> Iterator[str]:
 def _list_laws(item: BoundaryDiff, shown: Sequence[Mapping[str, Any]], unsaid: Collection[str]) -> Iterator[str]:
     """Yield lines about the violations that only one revision has, and about the laws that both revisions break.
 
-    :param shown: the scenarios that are already in the report. The first violation on a scenario that is not in the
-        report is listed with its scenario; of further ones, only the laws are named.
+    :param shown: the scenarios that are already in the report. If violations occur only on other scenarios, the first
+        one is listed with its scenario; for the rest, only the laws are named.
     :param unsaid: inputs to leave out.
     """
     broken = {side: [each for each in item.broken.get(side, ()) if each.law != ANSWERED] for side in SIDES}
@@ -488,7 +488,7 @@ def write_scenario(
     """Yield the lines about a difference: its scenario, and the values before and after.
 
     :param unsaid: inputs to leave out.
-    :param again: leave out the scenario, because it is the same as that of the difference before.
+    :param again: leave out the scenario, because the previous difference has the same scenario.
     """
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
     if not again:
@@ -527,7 +527,7 @@ def write_scenario(
 
 
 def _state(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]:
-    """Return a scenario in the form that recipes use, without inputs that are None."""
+    """Return a scenario in the form that recipes use, without inputs that are None or in ``unsaid``."""
     return {
         name: {"tensor": value.nested(), "dtype": value.dtype} if isinstance(value, Tensor) else typed(value)
         for name, value in inputs.items()

@@ -289,7 +289,7 @@ class Selection:
         return replace(subject, binding=replace(subject.binding, formerly=formerly))
 
     def _called_by_bugs(self) -> list[Subject]:
-        """Return the functions that recipes call as a boundary with the contract ``call``, which has no laws."""
+        """Return the boundaries of all recipes whose contract is ``call``. This contract has no laws."""
         adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
         callees = []
@@ -318,7 +318,7 @@ class Selection:
         """Return the length of the shortest chain of calls from a boundary to a changed definition; 0 if the boundary
         itself has changed.
 
-        It is infinite if following the names in the code leads to no changed definition.
+        The distance is infinite if no chain of names in the code leads to a changed definition.
         """
         return min(self.distances(name).values(), default=math.inf)
 
@@ -362,8 +362,8 @@ class Selection:
         return distances
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Yield the definitions at the head that use one of these names, each with its file. The definitions that have
-        one of these names themselves are left out."""
+        """Yield the definitions at the head that use one of these names, each with its file. Leave out definitions that
+        are called by one of these names."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in names}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):
@@ -506,7 +506,7 @@ class Selection:
         return next(filter(None, (definitions.find(tree, path) for path in self.binding(side, subject).paths)), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return at most three functions that name a boundary both at the base and at the head."""
+        """Return at most three functions whose code contains a boundary's name both at the base and at the head."""
         name = subject.boundary.rpartition(".")[2]
         later = dict(self.codes[AFTER].definitions.sources(self.trees[AFTER]))
         callers = []
@@ -517,7 +517,7 @@ class Selection:
         return callers[:_CALLERS]
 
     def _users(self, subject: Subject) -> Iterator[Place]:
-        """Yield the definitions that name a boundary at the base, without the boundary itself."""
+        """Yield the definitions at the base whose code contains a boundary's name, without the boundary itself."""
         code, definition = self.codes[BEFORE], self._find(BEFORE, subject)
         name = subject.boundary.rpartition(".")[2]
         for file, blob in sorted(code.definitions.sources(self.trees[BEFORE])):
@@ -530,8 +530,8 @@ class Selection:
         """Find the new name of a removed boundary, and return its dotted path. Record the definition at both revisions.
 
         The new function must have the most similar body of all new functions. If its body is not nearly the same, or if
-        several bodies are equally similar, a definition that named the boundary at the base must name the new function
-        at the head. Return an empty string if there is no such function.
+        several bodies are equally similar, another condition must hold: code that used the old name at the base uses
+        the new name at the head. Return an empty string if there is no such function.
         """
         definition = self._find(BEFORE, subject)
         old = self.codes[BEFORE].unit_of(definition) if definition is not None else None
@@ -552,7 +552,7 @@ class Selection:
         return path
 
     def _is_called_now(self, subject: Subject, name: str) -> bool:
-        """Return True if a definition that named the boundary at the base names the given function at the head."""
+        """Return True if a definition that used the boundary's name at the base uses the given name at the head."""
         last = name.rpartition(".")[2]
         units = (self._defined(AFTER, place) for place in self._users(subject))
         return any(unit is not None and last in unit.names | unit.attributes for unit in units)

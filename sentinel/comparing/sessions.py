@@ -33,7 +33,7 @@ from sentinel.worker.answers import Claim, Failed, Replies, Reply
 
 #: Name of a variant -> its inputs.
 Calls = Mapping[str, Inputs]
-#: Names of the inputs that the boundary must accept; None for those that a search draws.
+#: Names of the inputs that the boundary must accept; None for the inputs that a search of this boundary draws.
 Given = Sequence[str] | None
 
 #: Matches the text for a line that ran, or for an instruction that ran in a line.
@@ -59,19 +59,19 @@ class Log:
     :ivar answered: the number of scenarios on which both revisions returned.
     :ivar came: whether a scenario needed an option or choice that only the head has.
     :ivar refused: by side, the last exception on a scenario on which the other side returned.
-    :ivar unanswered: why the last scenario without a result at both revisions could not be compared.
+    :ivar unanswered: why the results could not be compared, for the last scenario in which this happened.
     :ivar nonzero: by side, the observed keys that had a finite number other than 0 at least once.
-    :ivar steady: key of a value that the contract does not observe -> whether the value stays the same if a revision is
-        called twice.
-    :ivar lines: by side, ``(file, line)`` of the watched lines that ran, and of each instruction in them ``(file, line,
-        column, last line, last column)``.
+    :ivar steady: key of a value that the contract does not observe -> True if calling a revision twice gives the same
+        value.
+    :ivar lines: by side, a tuple ``(file, line)`` for each watched line that ran, and a tuple ``(file, line, column,
+        last line, last column)`` for each instruction that ran in such a line.
     :ivar scenarios: scenarios that ran watched lines and on which both revisions returned, each with the lines by side.
-    :ivar decided: the keys for which some number could be compared.
-    :ivar compared: whether a scenario ran watched lines -> the keys for which all numbers could be compared in such
-        a scenario.
-    :ivar whole: the keys for which one scenario compared all numbers. If any scenarios ran watched lines, only these
-        scenarios count.
-    :ivar undecided: key -> number of scenarios in which some of its numbers are finite at neither revision.
+    :ivar decided: the keys for which at least one number could be compared.
+    :ivar compared: the keys whose numbers could all be compared in some scenario: under True in a scenario that ran
+        watched lines, under False in one that ran none.
+    :ivar whole: the keys whose numbers could all be compared in some scenario. If any scenario ran watched lines, only
+        such scenarios count.
+    :ivar undecided: key -> number of scenarios in which some number of the key is finite at neither revision.
     """
 
     claims: dict[str, Claim] = field(default_factory=dict)
@@ -125,8 +125,8 @@ class Ended(LawSession):
 class Pair(LawSession):
     """Calls both revisions of one target. It has the interface of a law session.
 
-    :param beside: the changed functions whose results are compared in addition to all values that the boundary returns
-        or mutates; None to compare only the contract's keys.
+    :param beside: None to compare only the keys that the contract observes. Otherwise, everything that the boundary
+        returns or mutates is compared, and also the results of the changed functions with these dotted paths.
     :param lines: by side, the lines for which the session records whether they ran.
     :param gradients: compare the gradients of all returned values instead of the values.
     """
@@ -194,8 +194,8 @@ class Pair(LawSession):
     ) -> dict[str, Replies]:
         """Call both revisions at the same time, and return their replies.
 
-        :raises OneSided: if one side returns, and the other side's process ends or cannot be called at all.
-        :raises Undecidable: if a side cannot be called and the other side returns from no call either.
+        :raises OneSided: if calls return at one side, and the other side's process ends or cannot be called at all.
+        :raises Undecidable: if at least one side cannot be called and no call returns at the other side.
         """
         promise = self._thread.submit(self._answer, BEFORE, subject, calls, describe, scenario_inputs)
         ask_after = partial(self._answer, AFTER, subject, calls, describe, scenario_inputs)
@@ -371,8 +371,8 @@ def _has_number(array: Numbers) -> bool:
 
 
 class Ahead(LawSession):
-    """Checks laws at one revision. It keeps only violations that the other revision does not have on the same variants,
-    or has to a smaller degree."""
+    """Checks laws at one revision. It drops violations that are at least as large at the other revision, on the same
+    variants."""
 
     def __init__(self, one: LawSession, other: LawSession) -> None:
         self._one, self._other = one, other
