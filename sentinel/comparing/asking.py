@@ -352,7 +352,7 @@ class Asking:
     ) -> Iterator[Finding]:
         """Yield the first difference that appears only with an option value that ordinary scenarios never set.
 
-        :param many: try each value in more scenarios, because the boundary's own code has changed.
+        :param many: True if the boundary's own code has changed. Each value is then tried in more scenarios.
         """
         functions = pair.logs.get(subject.name, Log()).functions.values()  # empty if the time limit has passed
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
@@ -625,10 +625,10 @@ class Asking:
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], ways: Sequence[Setting]
     ) -> Iterator[Setting]:
-        """Yield settings that each change one option that a changed function tests.
+        """Yield settings. Each setting changes one option that a changed function tests.
 
-        If no changed function ran, use the options that its possible callers test: the functions that ran and whose
-        code names a changed function.
+        If no changed function ran, use the options that possible callers of changed functions test. A possible caller
+        is a function that ran and whose code contains the name of a changed function.
 
         :param ways: settings under which changed lines may run. Each option is also combined with these settings,
             because one option may have no effect without another. For example, the group size of a normalization has

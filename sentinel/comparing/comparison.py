@@ -391,9 +391,9 @@ class Comparison:
         return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
     def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
-        """Return the result of a helper function. If the only thing that is worse is that the function raises on
-        arguments which it accepted before, and the results of all its callers stay the same, do not judge it as
-        worse."""
+        """Return the result of a helper function. It no longer counts as worse if two conditions hold: the only thing
+        that is worse is that the function raises on arguments which it accepted before, and the results of all its
+        callers stay the same."""
         if not may_be_excused(result):
             return result
         helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}

@@ -1,5 +1,5 @@
-"""Find the expressions that differ between two versions of a function, and check that a compared result depends on
-each.
+"""Find the expressions that differ between two versions of a function, and check whether any compared result depends on
+them.
 
 If no result depends on a changed expression, equal numbers say nothing about it. So the scenarios that ran its line are
 run again with another value of the expression. If no compared result changes, the values that the changed statements
@@ -35,16 +35,16 @@ _SCENARIOS = ((0, 2), (2, 8))
 class Site:
     """A changed expression.
 
-    :ivar number: the changed statement that counts as unexamined if no result depends on the expression, as a pair: its
-        side and its index in :func:`~sentinel.comparing.patch.statements`.
-    :ivar own: the statement that contains the expression, as the same kind of pair.
+    :ivar number: the changed statement that counts as unexamined if no result depends on the expression. It is given by
+        a pair: its side, and its index in :func:`~sentinel.comparing.patch.statements`.
+    :ivar own: the statement that contains the expression, given by the same kind of pair.
     :ivar span: the position of the expression, counted from the first line of its function.
     :ivar keep: at most one value: the constant that replaces the expression at the other revision, or the empty result
         of a comprehension. If the expression has this value, the value is not changed, because the effect would say
         nothing about the changed code.
-    :ivar inner: at most one position: that of the part of the expression that is the whole expression at the other
-        revision. For example, ``x`` in ``x.float()`` if the other revision has only ``x``. The value is then changed
-        only where it differs from the value of this part.
+    :ivar inner: the position of a part of the expression, if the other revision has only this part; otherwise empty.
+        For example, the part is ``x`` in ``x.float()`` if the other revision has only ``x``. The expression's value is
+        then changed only if it differs from the part's value.
     :ivar alone: whether the expression is an argument or item that the other revision does not have.
     """
 
@@ -112,8 +112,8 @@ def _sites(
         yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()), spans, alone)
 
 
-#: Kind of comprehension -> its empty result, which is not changed, because it does not depend on how items are
-#: computed.
+#: Kind of comprehension -> its empty result. An empty result is not changed, because it says nothing about how the
+#: comprehension computes its items.
 _EMPTY: Mapping[type[ast.expr], tuple[Any, ...]] = {ast.ListComp: ([],), ast.DictComp: ({},)}
 
 

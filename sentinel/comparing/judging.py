@@ -98,8 +98,8 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Return a sort key. Newly broken laws come first, then laws whose violations grew. Within both groups, violations
-    of the contract's definition come first."""
+    """Return a sort key. Laws that only this revision breaks come first, then laws that both revisions break. Within
+    both groups, violations of the contract's definition come first."""
     return broken.already, not broken.defined
 
 

@@ -74,7 +74,8 @@ def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
 
 
 def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
-    """Merge lists of changed statements, so that each statement occurs once. It counts as run if it ran in any list."""
+    """Merge several lists of changed statements into one, in which each statement occurs once. A statement counts as
+    run if it ran in any of the lists."""
     merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
     for *line, guard, ran in lines:
         reason, before = merged.get(tuple(line), ("", False))
@@ -99,7 +100,7 @@ def coverage(lines: Sequence[Line]) -> dict[str, Any]:
     return {"changed": len(lines), "added": added, "ran": sum(line[-1] for line in lines), "not_run": idle}
 
 
-#: Functions whose result depends on the machine, the process or the time. No scenario changes these.
+#: Functions whose result depends on the machine, the process or the time. No scenario can change such a result.
 _OF_THE_MACHINE = re.compile(
     r"device_count|current_device|is_available|is_initialized|is_bf16_supported|get_device_(capability|properties|name)"
     r"|mem_get_info|get_world_size|get_rank|cpu_count|getenv|gethostname|(is|are)_\w+_enabled|is_(compiling|scripting)"
@@ -125,7 +126,8 @@ class Statement:
     :ivar guard: the innermost condition around it; empty if there is none.
     :ivar parts: the parts that may have no effect although the line runs: an operand of ``and`` or ``or``, a branch of
         a conditional expression, the body of ``if c: return x`` on one line, or a default. Maps the syntax of each part
-        to the spans that must all run. The spans are empty if it cannot be observed whether the part ran.
+        to spans. The part counts as run if instructions in all of its spans ran. There are no spans if it cannot be
+        observed whether the part ran.
     :ivar node: its syntax tree.
     :ivar skipped: the line number that the first line of the function has in the syntax tree.
     """
@@ -264,8 +266,8 @@ class Patch:
         self._ran_at[boundary].update(ran)
 
     def ran_at(self, boundary: str, places: Collection[Place]) -> tuple[set[Key], list[str]]:
-        """Return the changed statements of these definitions that a boundary's own scenarios ran, and the other
-        boundaries whose scenarios ran the rest."""
+        """Return which changed statements in these definitions a boundary's own scenarios ran, and the names of other
+        boundaries whose scenarios ran further changed statements in them."""
         every = {
             (side, place, number)
             for place in places
@@ -434,9 +436,11 @@ def other_changes(
     """Return two lists of further changed definitions, as ``file:line name``: those that may matter to training, and
     functions that do not.
 
-    Two kinds may matter. The first are functions that are not signal functions by the inventory's rule, but that may
-    carry signal, or whose changed lines contain names of training signals. The second are changed values, fields and
-    classes, such as defaults.
+    Two kinds of definitions may matter:
+
+    * functions that are not signal functions by the inventory's rule, but that may still carry signal, or whose changed
+      lines contain names of training signals;
+    * changed values, fields and classes, such as defaults.
 
     :param changed: the changed files. Each item has the file's path and, for each revision, the :class:`Code` that
         reads the file and the file's blob. The blob is None if the revision does not have the file.
@@ -627,7 +631,7 @@ def _called(node: ast.Call) -> str:
 
 @lru_cache(maxsize=4096)
 def _reordered(one: Unit, other: Unit) -> bool:
-    """Return True if two versions of a function have common positional parameters in another order."""
+    """Return True if two versions of a function have the positional parameters that they share in different orders."""
     functions = [function_of(unit.text) for unit in (one, other)]
     names = [[each.arg for each in (*of.args.posonlyargs, *of.args.args)] if of is not None else [] for of in functions]
     common = {*names[0]} & {*names[1]}

@@ -362,8 +362,8 @@ class Selection:
         return distances
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Yield the definitions at the head that use one of these names, each with its file. Leave out definitions that
-        are called by one of these names."""
+        """Yield the definitions at the head whose code uses one of these names, each with its file. Leave out
+        definitions that have one of these names themselves."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in names}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):

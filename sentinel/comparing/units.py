@@ -35,7 +35,7 @@ class Unit:
     :ivar names: the names that it uses.
     :ivar attributes: the names of the attributes that it uses, on any object.
     :ivar chains: the expressions of the form ``name.attribute`` that it uses, as pairs.
-    :ivar decorators: the last names of its decorators.
+    :ivar decorators: for each decorator, the last part of its dotted name.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Find the functions that an adapter binds, in git trees, by parsing files only."""
+"""Find the functions that an adapter binds, in a git tree or a checkout. Files are parsed, and no code runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Name:
 
     :ivar kind: ``function``, ``class``, ``import`` or ``value``.
     :ivar span: the first line, including decorators, and the last line.
-    :ivar leads: the dotted paths that it leads to, as written: the imported or assigned name, or the bases of a class.
+    :ivar leads: the dotted paths to which it refers, as written: the imported or assigned name, or a class's bases.
     :ivar names: the names that a class defines in its body.
     """
 
@@ -100,7 +100,7 @@ def span_of(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
 
 
-#: Two definitions count as one renamed function if they share at least this fraction of the lines of the longer one.
+#: A new function may be the new name of a removed one if the similarity of their code is at least this (from 0 to 1).
 ALIKE = 0.5
 #: Maximum number of imports and base classes that are followed from one name, because imports can be circular.
 _FAR = 8
@@ -128,7 +128,7 @@ class Definition:
 class Sighting:
     """Whether a binding's function exists at one commit, and where.
 
-    :ivar definition: the function's definition, found under one of the binding's names.
+    :ivar definition: the function's definition, found under one of the binding's names; None if there is none.
     :ivar lacks: the first entry of ``requires`` that this version does not have.
     :ivar needs: the first module of ``imports`` that this version does not have.
     """
@@ -303,7 +303,8 @@ def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
 
 
 def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """Return the first missing entry of ``requires`` and the first missing entry of ``imports``; empty if none is."""
+    """Return the first entry of ``requires`` and the first entry of ``imports`` that the tree does not have. Each is an
+    empty string if no entry is missing."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))

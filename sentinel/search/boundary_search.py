@@ -31,8 +31,8 @@ ROUND = 100
 #: Maximum number of calls that are sent to a session at once.
 _TOGETHER = 32
 
-#: Shrinking one violation may use this many times as many draws as calls, because most draws repeat an earlier scenario
-#: and need no call.
+#: Maximum number of draws for shrinking one violation, as a multiple of the maximum number of calls. Most draws repeat
+#: an earlier scenario and need no call.
 _ATTEMPTS = 2
 
 _ALONE = "the scenario has no second variant to compare with"
@@ -66,8 +66,9 @@ class Drawn:
         # A recipe may state values that differ from those that a dialect prescribes. Its variants stay as they are.
         if with_dialects(contract, binding, dict(self.inputs)) != self.inputs:
             return variants if len(variants) > 1 else _ALONE
-        # A changed knob may lead into a dialect's scope, so set the dialects' values in each variant. A variant that
-        # does not change stays the same object, so that the law session calls the scenario itself once for all laws.
+        # A variant may change an option so that a dialect applies. Therefore, set the values that dialects prescribe in
+        # each variant. If this changes nothing, keep the same object, because the law session makes only one call for
+        # the same object, even if several laws use it.
         stated = {name: with_dialects(contract, binding, dict(inputs)) for name, inputs in variants.items()}
         variants = {name: inputs if inputs == stated[name] else stated[name] for name, inputs in variants.items()}
         return variants if len(variants) > 1 else _ALONE
@@ -81,9 +82,9 @@ class Finding:
     :ivar violations: the violations that no dialect, rounding or known symptom explains; after confirmation, those of
         one symptom.
     :ivar replayed: whether the scenario is one that broke the law in an earlier run.
-    :ivar examples: the recipes whose scenarios show the violations, beginning with the recipe whose scenario was tried;
-        empty if the scenario was drawn. Further recipes are listed only if they state that their bug breaks this law.
-    :ivar known_as: the recipes that explain it; None if it was not compared with recipes.
+    :ivar examples: the recipes whose scenarios show the violations; empty if the scenario was drawn. The first is the
+        recipe whose scenario was tried. Further recipes are listed only if they state that their bug breaks this law.
+    :ivar known_as: the recipes that explain the finding; None if it was not compared with recipes.
     :ivar hidden: why another bug could hide behind the recipes' bugs; empty if the law holds without these bugs.
     :ivar also: other boundaries that break the same law in the same way because they call this one.
     :ivar laws: other laws that the boundary breaks in the same scenario for the same reason.
@@ -117,8 +118,10 @@ class LawOutcome:
     :ivar unknown: number of scenarios in which the boundary had no parameter for an optional input.
     :ivar rounding: number of scenarios whose violations vanish in float64.
     :ivar unconfirmed: number of violations that did not repeat in a fresh process.
-    :ivar dialects: index of a declared dialect in the binding -> number of scenarios in which it showed.
-    :ivar dialects_open: index of a declared dialect -> number of scenarios in its scope in which it did not show.
+    :ivar dialects: index of a declared dialect in the binding -> number of scenarios in which the violation that it
+        declares occurred.
+    :ivar dialects_open: index of a declared dialect -> number of scenarios in its scope in which this violation did not
+        occur.
     :ivar sample: the first trial in which the law held.
     :ivar unbroken: the first trial in which the law held, or in which every violation is due to a dialect, rounding or
         a symptom that was found before.
@@ -221,18 +224,18 @@ class BoundarySearch:
     :ivar subject: the boundary, with its contract as narrowed so far.
     :ivar ended: the error that ended the search after it had found something; None otherwise.
     :param laws: the laws to check; None for all laws of the boundary. They do not affect which scenarios are drawn.
-    :param shrinking: the maximum number of calls for shrinking one finding; with 0, findings are confirmed as drawn. A
-        limit of time would make searches impossible to repeat exactly.
+    :param shrinking: the maximum number of calls for shrinking one finding; with 0, findings are confirmed as drawn.
+        The limit is not a time, so that a search can be repeated exactly.
     :param shrink_further: whether to shrink each symptom of a broken law. Otherwise only its first symptom is shrunk;
         the others are confirmed as drawn.
     :param glimpse: whether to try the scenarios of :func:`glimpses` after the first drawn scenarios. Their violations
         are confirmed, not shrunk.
     :param left_out: returns why a law must skip a drawn or replayed scenario; empty if the law may judge it.
-    :param excused: returns the observation keys that may be wrong in a scenario. A law judges the scenario only if it
-        compares at least one more key.
+    :param excused: returns the observation keys that known bugs may make wrong in a scenario. A law judges the scenario
+        only if it compares at least one other key.
     :param most: the maximum number of scenarios that each law judges; None for no limit.
     :param constants: constants of the code under test, around which some of the glimpses are drawn.
-    :param cheap: draw scenarios without Hypothesis, which takes a thirtieth of the time. Violations are shrunk by
+    :param cheap: draw scenarios without Hypothesis. This is thirty times as fast, but violations can be shrunk only by
         removing parts of the scenario.
     """
 
@@ -443,8 +446,8 @@ class BoundarySearch:
     ) -> tuple[int, dict[tuple[Law, str], tuple[int, Finding]]]:
         """Try scenarios ``skip`` to ``skip + count`` of this round.
 
-        :return: the number of scenarios that were tried; and for each law and symptom, the place in the round of the
-            first violation, and the violation as an unconfirmed finding.
+        :return: the number of scenarios that were tried; and a mapping from each law and symptom to its first
+            violation: the violation's place in the round, and an unconfirmed finding.
         """
         tried = 0
         first: dict[tuple[Law, str], tuple[int, Finding]] = {}
@@ -745,11 +748,12 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Constants = Constants()) -> list[Plan]:
     """Plan extra scenarios for the laws that need only one call. Checking only these laws takes a tenth of the time.
 
-    There is one scenario for each choice of each input, and at least :data:`GLIMPSES` in all, because few drawn
-    scenarios set a given option, and a branch that never runs cannot break a law.
+    There is one scenario for each choice of each input, and at least :data:`GLIMPSES` in all. They are needed because
+    few drawn scenarios set a given option, and a branch that never runs cannot break a law.
 
-    Further scenarios use the constants of the code under test: three have values near its numbers, one for each of its
-    sizes has as many tokens or rows, and :attr:`Contract.put_text` makes some with its strings and text lengths.
+    Further scenarios use the constants of the code under test. Three scenarios have values near the numbers in the
+    code. For each size in the code, one scenario has that number of tokens or rows. For strings and text lengths in the
+    code, :attr:`Contract.put_text` makes scenarios.
     """
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
     choices = [(item.name, choice) for item in contract.inputs if not item.dialect for choice in item.choices]

@@ -167,7 +167,7 @@ def _registrations(target: Target, checkout: Checkout) -> Iterator[tuple[Registr
         for file in sorted(folder.rglob("*.py")):
             content = b"" if file.is_symlink() else read_source(str(file), _LARGEST)
             there = [each for each in patterns if any(name.encode() in content for name in _names(each))]
-            # Skip paths that are not importable; they would appear in item names and so in terminals.
+            # Skip paths that cannot be imported. Their characters would be part of item names, which pytest prints.
             parts = file.relative_to(folder).with_suffix("").parts
             if there and all(part.isidentifier() for part in parts):
                 module = target.module_of(file.relative_to(checkout.path).as_posix())
@@ -205,8 +205,8 @@ def _names(registry: Registry) -> list[str]:
 def _registration_pattern(registry: Registry) -> re.Pattern[str]:
     """Return a regular expression that finds the functions of a registry in source text.
 
-    It matches either a decorator's call, up to twenty further lines, and the name of the function below; or a line that
-    puts a function into the registry's table under a name.
+    It has two alternatives. The first is a call of the registry's decorator, then at most twenty other lines, then the
+    function's ``def``. The second is a line that adds a function to the registry's table under a key.
     """
     decorated = rf"^@(?:\w+\.)*{re.escape(registry.decorator)}\(.*\n(?:(?!def |class |async ).*\n){{0,20}}?def (\w+)\("
     into = r"(?:\.register\([^,()]+,\s*(?:\w+=)?|\[[^\]\n]+\]\s*=\s*)"

@@ -99,8 +99,8 @@ class Lines:
 
     :ivar ran: the lines that ran during the search; empty if the function was never called.
     :ivar idle: the lines that did not run, if the function was called.
-    :ivar branches: the number of branches, as coverage.py counts them: the exits of all lines that have more than one.
-        ``taken`` counts those that were taken.
+    :ivar branches: the number of branches, as coverage.py counts them: the exits of all lines that have more than one
+        exit. ``taken`` is the number of branches that were taken.
     :ivar guards: idle line -> the innermost condition around it, if there is one.
     :ivar turned: the idle lines that ran in additional calls, with options that no scenario sets. Laws were not checked
         in these calls.
@@ -165,7 +165,7 @@ def lines(
     """Search for broken laws of bound functions, and return the lines and branches that ran during the search.
 
     Afterwards, set options that no scenario sets, to find out what the remaining lines need. The result has all bound
-    functions, and the other functions of the inventory that ran. Lines that raise are not counted.
+    functions, and the other functions of the inventory that ran. Lines with a ``raise`` statement are not counted.
     """
     from sentinel.search.boundary_search import BoundarySearch  # importing Hypothesis takes about 0.3 s
     from sentinel.search.survey import LEVELS
@@ -190,7 +190,7 @@ def lines(
     finally:
         watched.close()
     sources = {each.file for each in whole.functions}
-    # the checkout may have another path in the worker
+    # Paths in this process, because coverage.py opens the files. In the worker, the checkout may have another path.
     jumps = {str(folder / file): pairs for file in sources if (pairs := watched.of(file))}
     measured = library.Coverage(data_file=None, branch=True, config_file=False)
     measured.exclude(r"^\s*raise\b")  # laws do not compare calls that raise, so these lines are not counted

@@ -92,7 +92,7 @@ def of_undecidable(
 ) -> Decision:
     """Return the decision about a law whose boundary cannot be called at this ref.
 
-    :param lack: the name that the checkout's source lacks; None if it lacks none.
+    :param lack: the name that the adapter uses and that the checkout's source does not define; None if there is none.
     """
     binding = subject.binding
     try:
@@ -112,17 +112,18 @@ def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failu
     )
 
 
-#: A declared dialect is reported as stale if it never showed in this many scenarios of its scope. Some dialects need
-#: rare values to show.
+#: A declared dialect is reported as stale if the violation that it declares occurred in none of this many scenarios of
+#: its scope. The number is large because some of these violations need rare values.
 CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Return the declared dialects that never showed, although at least ``chances`` scenarios were in their scope."""
+    """Return the dialects whose declared violation never occurred, although at least ``chances`` scenarios were in
+    their scope."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
-        if not subject.binding.like  # the dialects of a registered function are another binding's, and need not show
+        if not subject.binding.like  # a registered function has the dialects of another binding, which need not occur
         and dialect.name == law.name
         and outcome.dialects_open[place] >= chances
         and not outcome.dialects[place]

@@ -105,7 +105,8 @@ class Discovery:
 
     @property
     def stale(self) -> list[tuple[Subject, Dialect]]:
-        """Return the declared dialects that never showed, although enough scenarios were in their scope."""
+        """Return the dialects whose declared violation never occurred, although enough scenarios were in their
+        scope."""
         return [
             (search.subject, dialect)
             for search in self.searches
@@ -262,15 +263,16 @@ def match_known_bugs(
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
 ) -> Iterator[Finding]:
-    """Yield each finding with the recipes that explain it. Then yield new findings on scenarios without the known bugs.
+    """Yield each finding with the recipes that explain it. Then yield new findings on scenarios that do not trigger the
+    known bugs.
 
     A recipe explains a finding if all of this is true: it is about the same law; it is about the finding's boundary, or
     about a function that this boundary calls; its bug is reproduced at this ref; the scenario triggers the bug; and the
     law holds on scenarios that do not trigger it. A violation in a scenario that does not trigger the bug is yielded as
     a separate finding.
 
-    :param subjects: the callers (``Finding.also``), which are searched for violations that the known bug does not
-        explain.
+    :param subjects: the boundaries of the search. Those that a finding lists as callers (``Finding.also``) are searched
+        for violations that the known bug does not explain.
     """
     decided: dict[str, str] = {}
 
@@ -312,10 +314,14 @@ def match_known_bugs(
 def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
     """Return True if a recipe may describe the bug behind a finding.
 
-    It may if the finding came from the recipe's scenario. Otherwise two conditions must hold. The recipe names one of
-    the finding's laws. The recipe's boundary, under any of its names, is the finding's boundary, the second
-    implementation that it was compared with, or a function that ran when the law was broken. A recipe whose wrong
-    values are all NaN or infinite explains a wrong finite number only in its own scenario.
+    This is the case if the finding came from the recipe's scenario, or if two conditions hold:
+
+    * The recipe names one of the finding's laws.
+    * The recipe's boundary, under any of its names, is the finding's boundary, the second implementation with which the
+      boundary was compared, or a function that ran when the law was broken.
+
+    There is one exception: a recipe whose wrong values are all NaN or infinite explains a wrong finite number only in
+    its own scenario.
     """
     if recipe.target != target.name:
         return False

@@ -76,8 +76,9 @@ def _on_our_own() -> Iterator[None]:
     """Keep Hypothesis from using the working directory and the imported modules during a ``with`` block.
 
     By default, Hypothesis stores files in ``.hypothesis`` in the working directory, which may be the checkout under
-    test. During the block, it stores them below ``SENTINEL_HOME``. By default, it also parses all local modules, which
-    takes up to a second, and draws the constants that it finds there, so draws would depend on the installation.
+    test. During the block, it stores them below ``SENTINEL_HOME``. By default, Hypothesis also draws constants that it
+    finds in the local modules. This takes up to a second and makes draws depend on the installation, so it is switched
+    off during the block.
     """
     global _runs, _before
     with _LOCK:

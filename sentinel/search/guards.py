@@ -25,7 +25,7 @@ from sentinel.worker.codes import read_source
 #: Stands for any value other than None. The worker takes the value of the argument with the most similar name.
 SOME = {"some": True}
 
-#: Stand for a list of lists in place of a list, and for a list in place of a single value.
+#: As values of a setting: NESTED replaces each item of a list by a list, and LISTED replaces a single value by a list.
 NESTED, LISTED = {"nested": True}, {"listed": True}
 
 #: Option -> its value; the value ``{"dims": n}`` stands for a tensor with n dimensions. The key :data:`SIZE` has the
@@ -54,7 +54,7 @@ class Constants:
 
     :ivar numbers: thresholds, bounds and defaults, without 0, 1 and small integers.
     :ivar lengths: numbers that are compared with a size, and bounds of slices.
-    :ivar texts: strings that the code searches for in a text; of a regular expression, the literal text before its
+    :ivar texts: strings that the code searches for in a text; for a regular expression, the literal text before its
         first group.
     """
 
@@ -314,9 +314,9 @@ def options(source: str) -> dict[str, list[Any]]:
     """Return the options that the source tests in branches, each with values that may select another branch.
 
     * A flag has the values True and False.
-    * An option that is compared has the constants of the comparison, each number plus 1, and 0.5 if one of the
-      constants is None.
-    * An argument of ``range`` has 2, 3 and 1.
+    * An option in a comparison has these values: the comparison's constants, each constant number plus 1, and 0.5 if
+      one of the constants is None.
+    * An argument of ``range`` has the values 2, 3 and 1.
 
     :param source: Python source of functions.
     """
@@ -353,8 +353,8 @@ def other_kinds(function: _Function) -> list[Setting]:
 def ways_to(function: _Function, line: int) -> list[Setting]:
     """Return settings that may meet all conditions before a line of a function, the most likely settings first.
 
-    In a later branch of an ``elif`` chain, an option must not equal a string that an earlier branch tests. It gets a
-    string that this branch or a later one tests.
+    To reach a later branch of an ``elif`` chain, an option must differ from all strings that earlier branches test. The
+    setting then gives the option a string that this branch or a later one tests.
     """
     steps = list(steps_to(function.body, line))
     return _ways([*steps, *_others(function, line, steps)], _locals_of(function))
@@ -723,7 +723,7 @@ def _option_name(node: ast.expr) -> str:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """Return the expressions whose truth a syntax node depends on, such as the condition of an ``if``."""
+    """Return the expressions that a syntax node tests for truth, such as the condition of an ``if``."""
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         return [node.test]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

@@ -36,7 +36,8 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 
 def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
-    """Return a recipe with the scenario of a finding. It expects no values, and checks the law that was broken."""
+    """Return a recipe with the scenario of a finding. The recipe expects no values, and checks the law that was
+    broken."""
     subject, law = finding.subject, finding.law
     first = next(iter(finding.trial.variants.values()))
     others = {key: value for key, value in finding.trial.variants.items() if key}
@@ -177,9 +178,9 @@ def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
 def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
     """Yield outputs that a correct implementation could return.
 
-    With an oracle, there are two: one has its values only at positions that the mask counts, because values under the
-    mask are undefined; the other has its values everywhere. Without an oracle, there is one: all zeros, which few laws
-    reject.
+    If there is an oracle, yield two outputs. The first has the oracle's values only at positions that the mask counts,
+    because values under the mask are undefined. The second has the oracle's values everywhere. If there is no oracle,
+    yield one output: all zeros, which few laws reject.
     """
     case, contract = finding.trial.case, finding.subject.contract
     assert case is not None
@@ -208,10 +209,10 @@ def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 
 
 def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
-    """Return two sets of values that a recipe expects: with the bug, the observed ones; without it, the oracle's.
+    """Return two sets of values that a recipe expects: the observed values with the bug, the oracle's without it.
 
     Return None if the oracle agrees with all outputs. Also return None if it disagrees in every variant, because the
-    function may then compute something else than the oracle defines.
+    function may then compute a different quantity than the oracle.
     """
     case = finding.trial.case
     assert case is not None

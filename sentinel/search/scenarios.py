@@ -63,7 +63,10 @@ class NotSearchable(Exception):
 
 
 def narrow(contract: Contract, binding: Binding) -> Contract:
-    """Return the contract without the inputs that a binding fixes, and with only the values that it accepts.
+    """Return the contract for one boundary.
+
+    An input that the binding fixes is not drawn, and its default is the fixed value. The choices of the other inputs
+    are limited to the values that the binding accepts.
 
     :raises NotSearchable: if a required input has nothing to draw from.
     """
@@ -275,7 +278,7 @@ def _input(
     return item.default(inputs) if callable(item.default) else item.default
 
 
-#: A tensor that is drawn near constants of the code also has this many common values of its domain.
+#: If a tensor is drawn from values near the code's constants, this many common values of its domain are added to them.
 _BESIDE = 3
 
 #: Constants of the code with a larger magnitude are not used.

@@ -72,7 +72,8 @@ def _of_definition(
 def _of_calls(
     name: str, parameters: tuple[str, ...], calls: list[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls that pass two arguments in the less frequent of the two orders in which calls pass them."""
+    """If some calls pass two arguments in one order and other calls in the reverse order, yield the calls with the less
+    frequent order."""
     orders: dict[frozenset[str], dict[tuple[int, str, int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
