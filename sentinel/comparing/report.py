@@ -107,7 +107,7 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 def _name_part(key: str) -> str:
     """Return the name of a part of a result. If the boundary did not return it, name the function that did."""
     label, _, path = key.rpartition(": ")
-    if not label or label.isdecimal():  # a part of the boundary's own result; the label is the number of a later call
+    if not label or label.isdecimal():  # the boundary's own result; from the second call on, the label is the number
         return message(path)
     if "(" in label:  # the label is a function's name with a digest of its arguments
         return f"`{message(label.rpartition('(')[0].rpartition('.')[2])}` {message(path)}"

@@ -18,7 +18,7 @@ from sentinel.recipes.catalog import Adapter, Catalog
 from sentinel.targets import Binding
 from sentinel.worker.answers import Failed, Measured
 
-#: Time limit in seconds for one process that runs many recipes. After it, each recipe runs in its own process.
+#: Time limit in seconds for one process that runs many recipes. If it is exceeded, each recipe runs in its own process.
 _ALL_TOGETHER = 20.0
 
 
@@ -70,7 +70,7 @@ class Answers:
     :ivar refusal: why the second process returned no observation; empty if it returned one, or if there was no second
         process.
     :ivar reordered: whether the second process, given permuted rows, returned equally permuted results.
-    :ivar seconds: the time that the processes took; if they ran several questions, an equal share of it.
+    :ivar seconds: the time that the processes took; if they ran several recipes, an equal share of this time.
     """
 
     first: Measured | Failed
@@ -100,9 +100,9 @@ def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
 def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers | None]:
     """Run many recipes in one process, then in a second process in the opposite order and with a different seed.
 
-    In the opposite order, each question has different predecessors. So if one question affects another, the two answers
-    differ. A question's result is None if its two answers differ or a process ended early; the caller must then ask
-    this question again, alone.
+    In the opposite order, each recipe has different predecessors. So if a recipe is affected by an earlier one, its two
+    answers differ. The result of a recipe is None if its two answers differ or a process ended early. The caller must
+    then run this recipe again, alone.
     """
     began = time.monotonic()
     results: list[Answers | None] = [None] * len(questions)

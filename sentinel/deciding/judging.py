@@ -47,8 +47,8 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Return the verdict if the second process's answer leads to the same one; otherwise ``inconclusive
-    (unsteady)``."""
+    """Return the judgement with the result of the repetition. If the second process's answer leads to another verdict,
+    the verdict becomes ``inconclusive (unsteady)``."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement

@@ -165,7 +165,7 @@ class LawSession:
 
     :param target: returns the target process.
     :param references: the oracle's sessions.
-    :param explain: returns a worker's failure with advice for the user.
+    :param explain: adds advice for the user to a worker's failure, and returns the failure.
     :param hangs: the boundaries of this revision that hung.
     :param redirects: boundary -> the dotted path of the function that a registry has in its place.
     """
@@ -208,11 +208,11 @@ class LawSession:
     ) -> list[Trial]:
         """Call the boundary on the variants of every plan, and judge each plan's law on its variants.
 
-        Inputs that are the same object are called only once. This saves many calls, because nearly all plans contain
-        the scenario itself.
+        If several plans contain the same inputs object, the boundary is called only once for it. This saves many calls,
+        because nearly all plans contain the scenario itself.
 
         :param coarsest: the coarsest float dtype of the original scenario, if the plans are in float64.
-        :param scenario_inputs: the inputs that the boundary must accept; None for those that a search draws.
+        :param scenario_inputs: the inputs that the boundary must accept; None for :attr:`Subject.scenario_inputs`.
         """
         if not plans:
             return []

@@ -51,7 +51,8 @@ class Measurement:
     :ivar ghosts: the missing third-party modules that the boundary's module imports.
     :ivar questions: the files and names that were looked up in the checkout; None if lookups were not traced.
     :ivar repeated: the result of the repetition (see :mod:`sentinel.deciding.repetition`): ``same values``, or ``same
-        verdict`` if other values led to the same verdict; empty if nothing was repeated or it allows no conclusion.
+        verdict`` if other values led to the same verdict. Empty if there was no repetition, or if it allows no
+        conclusion.
     :ivar reordered: whether the repetition, given permuted rows, returned equally permuted results.
     """
 
@@ -133,10 +134,10 @@ class Verdict:
 class Decision:
     """A verdict with everything that led to it. Reports are made from decisions only.
 
-    :ivar expect: the verdict that the recipe's pin expects at this ref; None if the pin has none.
+    :ivar expect: the verdict that the recipe's pin expects at this ref; None if there is no such pin.
     :ivar law: the law on which the verdict depends, if the recipe has no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file; empty if the recipe uses none.
-    :ivar subject: the folder of a law's evidence: the boundary, with its contract if the boundary has two.
+    :ivar subject: the name of the folder with a law's evidence (:attr:`~sentinel.deciding.law_session.Subject.name`).
     :ivar seconds: the time for reaching the verdict, without the time for the checkout and for importing torch.
         Evidence does not contain it.
     """

@@ -99,8 +99,8 @@ class Processes:
             loaded = self._loaded.get((target.name, ref))
             if loaded is None:
                 preloader = self.preloader(target.name)
-                # A root that a release lacks, because it is released separately, is left out of the target's own
-                # packages, so that a stub module may replace it.
+                # A release may lack a root, because the root is released separately. Leave such a root out of the
+                # target's own packages, so that a stub module may replace it.
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
                     lambda: preloader.target(checkout, packages, target.stub_versions, target.preload),
@@ -168,8 +168,8 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]) -> str:
-    """Return the pip commands that install these packages: one for Sentinel's extra if most are in it, one for the
-    rest."""
+    """Return the pip commands that install these packages: one for the extra of Sentinel that contains the largest
+    number of them, and one for the rest."""
     extras: dict[str, set[str]] = {}
     own = {"targets", *targets}
     with suppress(metadata.PackageNotFoundError):  # Sentinel runs from its sources, without being installed
@@ -188,7 +188,7 @@ def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]
 
 
 def _found_elsewhere(packages: Sequence[str]) -> list[str]:
-    """Return those of these packages that this process finds outside its installation."""
+    """Return the packages that this process can import from outside its installation."""
     found = {name: find_spec(name) for name in packages if "." not in name}
     inside = (sys.prefix, sys.base_prefix)
     return [name for name, spec in found.items() if spec and spec.origin and not spec.origin.startswith(inside)]
@@ -197,8 +197,8 @@ def _found_elsewhere(packages: Sequence[str]) -> list[str]:
 def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
     """Return the files that worker processes may read, and the folders that are hidden from them.
 
-    :param packages: packages that the targets preload. If one is an editable install, its folder is readable; those of
-        other editable installs are not.
+    :param packages: packages that the targets preload. If such a package is an editable install, its folder is
+        readable. The folders of all other editable installs are not.
     """
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
     files = (*catalog.adapter_files.values(), *contracts)

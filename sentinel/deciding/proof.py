@@ -1,4 +1,4 @@
-"""Check that the function a worker measured was loaded from an unchanged file of the checkout.
+"""Check that the function that a worker measured was loaded from an unchanged file of the checkout.
 
 A path that a worker names is never opened, and a checkout's source is parsed only in a contained process. The evidence
 has the function's dotted path, its file and the file's blob id. ``docs/SECURITY.md`` explains what they prove.
@@ -54,7 +54,7 @@ class Sources:
         """
         key = sha256(source).digest()
         outcome = self._outcomes.get(key) or self._ask(source)
-        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # these would occur again
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # these failures would recur
             self._outcomes[key] = outcome
             if len(self._outcomes) > _MOST_KNOWN:
                 self._outcomes.pop(next(iter(self._outcomes)), None)
@@ -139,8 +139,8 @@ def failure_of(
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
     """Return True if the file that caused a failure needs a Python version or a package version that is not installed.
 
-    It does in three cases: this Python cannot parse it; it uses a newer standard-library name; or it imports the
-    missing name from the package that the failure names.
+    There are three cases: this Python cannot parse the file; the file uses a newer standard-library name; or the file
+    imports the missing name from the package that the failure names.
     """
     name = _name(failure.place, checkout)
     content = content_of(name, checkout) if name else b""

@@ -23,7 +23,7 @@ SEED = 20260822
 
 
 class Repetition:
-    """A worker request with random variant names and orders, and the mapping back to the original names.
+    """A worker request whose variants have random names and a random order, and the mapping to the original names.
 
     :param contract: the request's contract; None if permuted rows are not tried.
     :ivar request: the request to send.

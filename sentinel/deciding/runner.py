@@ -73,7 +73,7 @@ _KNOWN = 3
 class Runner:
     """Runs jobs and returns their verdicts. Create one runner per run and :meth:`close` it at the end.
 
-    :param options: the options of worker processes. ``options_for`` has those of single targets
+    :param options: the options of worker processes. ``options_for`` maps a target to its own options
         (``--sentinel-python``).
     :param repeat: whether each recipe is run again in a second process: see :mod:`sentinel.deciding.repetition`.
     """

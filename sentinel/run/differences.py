@@ -100,7 +100,7 @@ class DifferenceItem(pytest.Item):
             from sentinel.reports.escaping import visible
 
             assert self.row is not None
-            # One line for each caller is enough, and keeps the function that changed on the first screen.
+            # Print only one line for a caller, so that the function that changed stays on the first screen.
             if self.row["cause"]:
                 sentence = summarise(error.result)
                 cause = f"worse, because it calls {self.row['cause']} (above)"
@@ -156,7 +156,7 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
 
 
 def note_planned(run: Run, items: Sequence[pytest.Item]) -> None:
-    """Note which boundaries will be compared, so that a run that ends first can list them."""
+    """Record which boundaries will be compared. If the run ends before their turn, the report lists them."""
     chosen = [item for item in items if isinstance(item, DifferenceItem)]
     for comparison in {id(item.comparison): item.comparison for item in chosen}.values():
         from sentinel.run.gate import planned_row

@@ -81,7 +81,7 @@ def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any
 
 
 def planned_row(comparison: Comparison, names: Sequence[str]) -> Row:
-    """Return a row without a result, which names the boundaries that will be compared."""
+    """Return a row that has no result, but the names of the boundaries that will be compared."""
     base, head = (name_revision(checkout) for checkout in comparison.checkouts.values())
     texts = {"target": comparison.target.name, "base": message(base), "head": message(head), "boundary": ""}
     nothing: dict[str, Any] = {
@@ -125,8 +125,11 @@ def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 
 def announce(row: Row) -> str:
-    """Return the line that reports a new result. It is empty if nothing differs, and for a caller whose scenarios did
-    not run the changed lines, because the report names all such callers on one line."""
+    """Return the line that reports a new result; empty if nothing differs.
+
+    The line is also empty for a caller whose scenarios did not run the changed lines, because the report names all such
+    callers on one line.
+    """
     if not row["boundary"] or row["outcome"] == "same" or (row["agrees"] and row["sentence"] != _IDLE):
         return ""
     why = f"it calls {row['cause']}" if row["cause"] else row["sentence"]
@@ -185,7 +188,8 @@ class Gate:
                 undecided.setdefault(join_names(row["blind"]), []).append(row["boundary"])
             for parts, names in undecided.items():
                 scope = "in every scenario that runs changed lines"
-                yield f"undecided: {join_names(names)}: {parts}: NaN or infinite at both revisions {scope}"
+                what = f"some values of {parts} are NaN or infinite at both revisions"
+                yield f"undecided: {join_names(names)}: {what}, {scope}"
             waiting = _waiting(rows)
             if waiting:
                 yield f"not compared, because the run ended first: {join_names(waiting)}"
@@ -327,6 +331,6 @@ def _range(entry: Mapping[str, Any]) -> str:
 
 
 def _waiting(rows: Sequence[Row]) -> list[str]:
-    """Return the boundaries without a result, because the run ended early or did not select them."""
+    """Return the boundaries that have no result, because the run ended before their turn or did not select them."""
     names = dict.fromkeys(name for row in rows for name in row["names"])
     return [name for name in names if name not in {row["boundary"] for row in rows}]

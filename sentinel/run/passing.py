@@ -26,7 +26,8 @@ def complaint(decision: Decision, baseline: Path | None = None, bases: Sequence[
     """Return why an item fails, or None if it passes, is skipped or is an expected failure.
 
     :param baseline: recorded evidence, which replaces the pin's expectation.
-    :param bases: decisions of the same recipe at each base revision. A verdict that all of them have is expected.
+    :param bases: decisions of the same recipe at each base revision. The recipe is expected to have the same verdict as
+        at all base revisions.
     """
     verdict = decision.verdict
     head = headline(decision)

@@ -18,7 +18,7 @@ from sentinel.run.selection import LawId
 from sentinel.settings import Settings
 from sentinel.targets.refs import Ref
 
-#: A folder without tests, as an argument for pytest, which would collect the user's tests if it got no argument.
+#: A folder without tests. It becomes pytest's argument, because without an argument pytest collects the user's tests.
 _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 

@@ -199,7 +199,7 @@ class Run:
     def plan(self, questions: Sequence[Job | LawJob]) -> None:
         """Start to check these recipes and laws on all cores, before their items run.
 
-        Under xdist, each worker checks only those of its own items.
+        Under xdist, each worker checks only the recipes and laws of its own items.
         """
         laws = [job for job in questions if isinstance(job, LawJob)]
         jobs = [job for job in questions if isinstance(job, Job)]

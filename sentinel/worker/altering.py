@@ -29,7 +29,8 @@ from sentinel.worker.codes import read_source
 _ALTERED, _NOTED, _RECORDED = "__sentinel_altered__", "__sentinel_noted__", "__sentinel_recorded__"
 _TRUTHS = {True: "__sentinel_true__", False: "__sentinel_false__"}
 
-#: Maximum number of values that one request changes. Without it, a loop whose condition is changed might never end.
+#: Maximum number of values that one request changes. Without this limit, a loop whose condition is changed might never
+#: end.
 _MOST = 1000
 
 #: The depth to which nested lists and mappings are changed.
@@ -65,9 +66,9 @@ class Altering:
             * None, to undo only;
             * ``{"conditions": [...], "values": [...]}``. A condition to force is ``[file, span, truth value]``. An
               expression to record is ``[file, span, *arguments]``, with further arguments for ``record``.
-            * a mapping for one expression to change, with its ``file`` below the checkout, its ``span``, the number of
-              the ``way`` to change it, ``keep`` (values that are not changed), and ``inner`` (the span of a
-              subexpression, or an empty list). The expression is not changed if its value equals the subexpression's.
+            * a mapping for one expression to change. Its keys are ``file`` (below the checkout), ``span``, ``way`` (the
+              number of the way to change the value), ``keep`` (values that are not changed), and ``inner`` (the span of
+              a subexpression, or an empty list). The value is not changed if it equals the subexpression's value.
         """
         for function, code in self._replaced:
             function.__code__ = code

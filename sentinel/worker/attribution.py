@@ -50,8 +50,8 @@ _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[str]) -> TracebackType | None:
     """Return the place in Sentinel or the adapter that raised an exception; None if the framework raised it.
 
-    Third-party frames are skipped, because an error in torch counts as its caller's. The framework also counts as the
-    cause if a stand-in that it called raises on purpose, or if a backward pass fails.
+    Third-party frames are skipped, because the caller of torch counts as the cause of an error in torch. The framework
+    also counts as the cause if a stand-in that it called raises on purpose, or if a backward pass fails.
 
     :param files: the adapter and the contract, which may be in another package.
     """

@@ -4,8 +4,8 @@ A checkout is read-only, so its byte code needs another place. ``sys.pycache_pre
 code of third-party packages, and each checkout would compile them again.
 
 A contained process cannot write to that folder either, so it reports the files that it had to compile. A second
-contained process compiles those of them that belong to the checkout again, without running them. The parent of the
-second process, which is not contained, writes the byte code.
+contained process compiles the reported files once more, if they belong to the checkout, without running them. The
+parent of the second process is not contained, and writes the byte code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def use_folder(roots: tuple[str, ...], folder: str) -> list[str]:
                 return super().get_code(fullname)
             except (EOFError, ValueError, TypeError):
                 # Before 3.14, Python does not notice that a full disk has truncated a .pyc file, so compile the source.
-                # If the error is in the source, this raises it again.
+                # If the error is in the source, compiling raises it again.
                 compiled.append(self.path)
                 return self.source_to_code(self.get_data(self.path), self.path)
             finally:

@@ -84,10 +84,10 @@ class Places:
     :ivar readable: adapters and contracts.
     :ivar hidden: subfolders of ``readable`` that must not be read, such as recipes, because they contain expected
         values.
-    :ivar checkouts: folders with checkouts. A target process can read only its own checkout; another interpreter can
-        read all of them.
-    :ivar packages: the packages that targets preload. If they are editable installs, another interpreter can read their
-        folders, and a target process can read those of its own target.
+    :ivar checkouts: folders with checkouts. A target process can read only its own checkout. A preloader can read all
+        checkouts if its interpreter is not Sentinel's own.
+    :ivar packages: the packages that targets preload. If a package is an editable install, its folder is readable for
+        the target processes of targets that preload it, and for a preloader whose interpreter is not Sentinel's own.
     """
 
     readable: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ LARGEST_FILE = 1 << 30
 #: Maximum open files of one process.
 MOST_FILES = 1024
 
-#: CPU seconds that a process may use beyond its time limit times the number of cores.
+#: CPU seconds that a process may use in addition to its time limit multiplied by the number of cores.
 _GRACE = 5
 
 

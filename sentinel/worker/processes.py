@@ -46,7 +46,7 @@ def await_end(pid: int, seconds: float | None = None) -> None:
 
 
 class Leader:
-    """The leader of a process group, which a different process reaps.
+    """The leader of a process group. It is reaped by a process other than this one.
 
     A pid is not enough to kill the leader: after the leader is reaped and its group is empty, the kernel may reuse the
     pid. A pidfd always refers to the same process, so it is used where the kernel supports it.

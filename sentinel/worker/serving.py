@@ -249,8 +249,9 @@ class _LineTracer(_Tracer):
     """Records the lines that run in calls that return. It also sets the options that a call requests, by changing the
     arguments (and configurations inside them) when the call enters the target's code.
 
-    :param lines: file below the checkout -> ranges of lines. Only functions that begin in one of them are recorded.
-        With None, all functions of the target are recorded, and files are named relative to their import root.
+    :param lines: file below the checkout -> ranges of lines. Only functions that begin in one of these ranges are
+        recorded. With None, all functions of the target are recorded, and files are named relative to their import
+        root.
     """
 
     def __init__(

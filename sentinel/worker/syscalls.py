@@ -38,7 +38,7 @@ ABSENT = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup")
 #: virtual machine from any namespace.
 _FAMILIES = (1, 2, 10)
 
-#: socketpair supports only AF_UNIX among these.
+#: Of these families, socketpair supports only AF_UNIX.
 _PAIRS = (1,)
 
 #: Requests of fcntl that set file locks (F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW), and requests that read locks or

@@ -71,7 +71,7 @@ def on_device(device: str) -> AbstractContextManager[object]:
 def _strided(value: torch.Tensor) -> torch.Tensor:
     """Return a non-contiguous tensor with these values.
 
-    The elements between them are NaN or the largest integer, so that the results of code that reads them are wrong.
+    The gaps between the values contain NaN or the largest integer. Code that reads the gaps then returns wrong results.
     """
     if value.dim() == 0:
         return value

@@ -51,7 +51,7 @@ class Trace:
         sys.addaudithook(self._audit)
         for name in ("stat", "lstat", "access", "readlink"):  # these functions raise no audit events
             setattr(os, name, self._watch(getattr(os, name)))
-        if sys.version_info < (3, 11):  # in that version pathlib has its own reference
+        if sys.version_info < (3, 11):  # before Python 3.11, pathlib keeps its own reference to os.stat
             vars(pathlib)["_NormalAccessor"].stat = staticmethod(os.stat)
 
     def questions(self) -> list[str]:
