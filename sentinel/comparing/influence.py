@@ -327,7 +327,6 @@ def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, s
 class Influence:
     """Runs scenarios again, at one revision of one boundary, with another value of one expression.
 
-    :param session: a session of the revision.
     :param log: the log of the boundary's earlier scenarios.
     """
 

@@ -250,11 +250,12 @@ class Reached:
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
 
     def apart_from(self, other: Reached, ran: Collection[str]) -> bool:
-        """Return True if calls that run only functions with these names use no definition that differs in another tree.
+        """Return True if no definition that differs in another tree is used by calls that run only functions with these
+        names.
 
         Such calls return the same in both trees, so they need not be repeated. The result is False if a value or class
-        has changed, because it cannot be observed whether it is used. A changed field counts only if a function that
-        ran names it.
+        has changed, because it cannot be observed whether it is used. A changed field counts only if the code of a
+        function that ran contains its name.
         """
         changed = self.changed(other)
         moved = {place for place, _, _ in changed}
@@ -273,7 +274,7 @@ class Reached:
                 [alone] = filter(None, (one, two))
                 if alone.decorators - _HARMLESS or (alone.kind in ("rest", "entry") and alone.text.strip()):
                     return False
-                if (file, owner) in whole:  # a method of a new or removed class, which is in `changed` itself
+                if (file, owner) in whole:  # a method of a new or removed class; the class is in `changed` too
                     continue
                 if last in used or last.startswith("__"):
                     return False

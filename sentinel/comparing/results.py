@@ -78,10 +78,13 @@ def break_answered(reason: str, inputs: Inputs) -> Broken:
 class BoundaryDiff:
     """The result of comparing one boundary at two revisions.
 
-    :ivar state: ``same code`` (it reaches no changed code), ``same numbers`` (no number differs, and all changed lines
-        that it reaches ran), ``not examined`` (no number differs, but some changed lines did not run at any boundary,
-        or none ran at this one, or no number was finite), ``differs``, ``new``, ``gone``, or ``not compared``. Empty
-        until the boundary has been compared.
+    :ivar state: one of these texts; empty until the boundary has been compared:
+
+        * ``same code``: it reaches no changed code;
+        * ``same numbers``: no number differs, and all changed lines that it reaches ran;
+        * ``not examined``: no number differs, but some changed lines did not run at any boundary, or none ran at this
+          boundary, or no number was finite;
+        * ``differs``, ``new``, ``gone`` or ``not compared``.
     :ivar failed: the side that cannot be called although the other side can; empty if there is none.
     :ivar places: by side: ``dotted.path (file:line)``.
     :ivar parameters: by side, the names of its parameters; empty if they are the same.

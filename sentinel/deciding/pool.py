@@ -33,8 +33,7 @@ _Failure = TypeVar("_Failure", Failed, Failure)
 class Processes:
     """Starts each worker process when it is first needed, and reuses it. All methods are thread-safe.
 
-    :param options: the options of all processes.
-    :param options_for: target -> its own options (``--sentinel-python``).
+    :param options_for: target -> its own options (``--sentinel-python``). All other targets use ``options``.
     """
 
     def __init__(self, catalog: Catalog, options: Options, options_for: Mapping[str, Options] | None = None) -> None:

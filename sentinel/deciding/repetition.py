@@ -26,7 +26,6 @@ class Repetition:
     """A worker request whose variants have random names and a random order, and the mapping to the original names.
 
     :param contract: the request's contract; None if permuted rows are not tried.
-    :ivar request: the request to send.
     :ivar reordered: variant -> the two variants that the law ``order_does_not_matter`` compares.
     """
 

@@ -1,4 +1,5 @@
-"""Report which functions that carry training signal are bound, and which of their lines run while laws are checked."""
+"""Report which of the functions that carry training signal are bound, and which of their lines run when laws are
+checked."""
 
 from __future__ import annotations
 

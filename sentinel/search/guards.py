@@ -569,7 +569,7 @@ def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int
 
 
 def _make_instance(value: ast.expr, kind: ast.expr, scope: Mapping[str, ast.expr]) -> list[Setting]:
-    """Return settings under which ``isinstance(value, kind)`` is true; empty unless ``kind`` includes lists.
+    """Return settings under which ``isinstance(value, kind)`` is true. Return none if ``kind`` does not include lists.
 
     If ``value`` is the first item of a list, the settings turn the items into lists.
     """

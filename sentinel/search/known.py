@@ -1,4 +1,4 @@
-"""Decide whether known bugs explain a broken law. They do if the law holds on scenarios that do not trigger them.
+"""Find out whether known bugs explain a broken law. They do if the law holds on scenarios that do not trigger them.
 
 A known bug can hide another bug that breaks the same law. So before known bugs excuse a violation, the law is checked
 again, only on scenarios that trigger none of these bugs. A scenario triggers none of them if no ``when:`` of their
@@ -74,7 +74,7 @@ class Others:
     @property
     def none(self) -> str:
         """Return why every scenario that the law can judge triggers the bugs. Return an empty string if the law judged
-        a scenario that triggers none, or if scenarios that trigger none are rare."""
+        a scenario that triggers no bug, or if such scenarios may just be rare."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:

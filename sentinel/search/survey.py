@@ -262,7 +262,8 @@ class Survey:
         return search
 
     def _find_absence(self, open_target: OpenTarget, subject: Subject, error: Undecidable) -> Absence | None:
-        """Return the name that the checkout lacks, if the error says that a name was not found; None otherwise."""
+        """If the error says that a name was not found, return the name that the checkout lacks. Otherwise return
+        None."""
         cause, binding = error.failure, subject.binding
         if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
             return None
