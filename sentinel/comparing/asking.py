@@ -562,7 +562,8 @@ class Asking:
         return found
 
     def _scenarios(self, subject: Subject, log: Log) -> list[Inputs]:
-        """Return ``_TAKEN`` scenarios: first up to half that number that ran changed code, then ordinary ones."""
+        """Return ``_TAKEN`` scenarios: first scenarios that ran changed code, but at most half of the number, and then
+        ordinary scenarios."""
         ran = [inputs for inputs, _ in log.scenarios][: _TAKEN // 2]
         return [*ran, *self._usual(subject, _TAKEN - len(ran))]
 

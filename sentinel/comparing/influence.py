@@ -179,8 +179,9 @@ def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> lis
 class Value:
     """A value that a changed statement computes at both revisions.
 
-    :ivar name: the variable that gets the value, or else the expression at the base.
-    :ivar part: if the value is an argument of a call in the expression, its text at the base, else empty.
+    :ivar name: the variable to which the value is assigned; if there is none, the expression at the base.
+    :ivar part: if the value is an argument of a call in the expression, the argument's text at the base; otherwise
+        empty.
     :ivar numbers: the indices of the statement at the base and at the head
         (:func:`~sentinel.comparing.patch.statements`).
     :ivar spans: the positions of its expression at the base and at the head, counted from the function's first line.

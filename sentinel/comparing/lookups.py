@@ -126,7 +126,8 @@ def _registry(code: Code, tree: str, file: str, path: str) -> Any:
     """Return the place of the registry that an expression such as ``losses.register`` names. Return the expression if
     the target has no such definition.
 
-    For a decorator whose function uses exactly one initially empty table of its module, return the place of this table.
+    If the expression names a decorator, and the decorator's function uses exactly one initially empty table of its
+    module, return the place of this table.
     """
     parts = path.split(".")
     for end in range(1, len(parts) + 1):
@@ -155,7 +156,7 @@ def paths_at_head(lookup: Lookup, place: Place, module: str) -> Iterator[str]:
 def changed_imports(
     files: Iterable[Changed], codes: Mapping[str, Code], trees: Mapping[str, str]
 ) -> Iterator[tuple[Place, str]]:
-    """Yield the functions that use an imported name for which the head imports other code.
+    """Yield functions that use an imported name which refers to other code at the head than at the base.
 
     Each function is yielded with a sentence about the name. Only functions that carry signal, or may carry it, are
     yielded. Their own lines may be the same at both revisions.

@@ -29,9 +29,9 @@ from sentinel.search.inventory import names_signal
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # statements that cause no line event or have no effect
 
-#: A boundary gets a full search for a function's changed lines only after fewer than this many full searches at other
-#: boundaries that reach the function: ``_SEARCHES`` if scenarios of this boundary ran a changed line of the function;
-#: otherwise 1 if an earlier full search ran one, and ``_ATTEMPTS`` if none did.
+#: Maximum number of full searches for the changed lines of one function; each is at another boundary that reaches the
+#: function. For a boundary whose scenarios ran a changed line of the function, it is ``_SEARCHES``. For any other
+#: boundary, it is 1 if an earlier full search ran a changed line of the function, otherwise ``_ATTEMPTS``.
 _SEARCHES, _ATTEMPTS = 3, 2
 
 #: First line, first column, last line, last column.
@@ -631,7 +631,7 @@ def _called(node: ast.Call) -> str:
 
 @lru_cache(maxsize=4096)
 def _reordered(one: Unit, other: Unit) -> bool:
-    """Return True if two versions of a function have the positional parameters that they share in different orders."""
+    """Return True if the positional parameters that two versions of a function share have different orders."""
     functions = [function_of(unit.text) for unit in (one, other)]
     names = [[each.arg for each in (*of.args.posonlyargs, *of.args.args)] if of is not None else [] for of in functions]
     common = {*names[0]} & {*names[1]}

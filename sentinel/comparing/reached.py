@@ -107,7 +107,7 @@ class Code:
         return [each.name for each in signal_functions(self._body(blob), self.module_of(file))]
 
     def doubtful(self, file: str, blob: str) -> set[str]:
-        """Return the functions of a file that no binding covers but that may carry signal
+        """Return the functions of a file that the inventory's rule excludes but that may still carry signal
         (:func:`doubtful_functions`)."""
         return doubtful_functions(self._body(blob), self.module_of(file))
 

@@ -107,7 +107,8 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 def _name_part(key: str) -> str:
     """Return the name of a part of a result. If the boundary did not return it, name the function that did."""
     label, _, path = key.rpartition(": ")
-    if not label or label.isdecimal():  # the boundary's own result; from the second call on, the label is the number
+    # The boundary's own result has no label, or from the second call on, the number of the call.
+    if not label or label.isdecimal():
         return message(path)
     if "(" in label:  # the label is a function's name with a digest of its arguments
         return f"`{message(label.rpartition('(')[0].rpartition('.')[2])}` {message(path)}"
@@ -338,7 +339,7 @@ def count_changes(changes: Sequence[str]) -> str:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Join the first few names with commas. If there are more names, add how many."""
+    """Join the first few names with commas, and add the number of the remaining names."""
     more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
     return f"{', '.join(map(message, names[:_ENTRIES]))}{more}"
 

@@ -74,7 +74,7 @@ def absence(
     """Return the first dotted path that an adapter uses but the checkout does not define; None if all are defined.
 
     :param option: an input for which the worker found no parameter.
-    :param older: checkouts at which the binding works, to compare the code of a moved function with.
+    :param older: checkouts at which the binding works. The code of a moved function is compared with the code there.
     """
     imports = (binding.names(name) for name in binding.imports)
     for group in (binding.paths, *imports, *((name,) for name in binding.requires)):

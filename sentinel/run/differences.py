@@ -40,7 +40,7 @@ class Differences(pytest.Collector):
 
 
 class TextItem(pytest.Item):
-    """Checks changed code that no bound function runs. It is skipped if some of that code carries training signal."""
+    """Checks changed code that no bound function runs. The item is skipped if any of this code may affect training."""
 
     comparison: Comparison
     examined = False

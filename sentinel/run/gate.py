@@ -273,7 +273,7 @@ def _sarif_result(row: Row) -> dict[str, Any]:
 
 
 def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of one outcome. Boundaries that differ because of the same places share one line."""
+    """Yield the lines of one outcome. Boundaries that differ because of the same changed places share one line."""
     shown: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = tuple(map(tuple, row["places"])) if outcome in ("worse", "other") else (row["sentence"],)

@@ -55,7 +55,7 @@ def catalog_of(config: pytest.Config) -> Catalog:
 
 
 class Run:
-    """The state of one pytest run. The plugin's hooks call it and store nothing themselves.
+    """The state of one pytest run. The plugin's hooks call its methods and store nothing themselves.
 
     :ivar questions: the recipes and laws to check.
     :ivar results: the decisions so far.

@@ -149,7 +149,7 @@ class LawOutcome:
 #: The number of bytes for a law's choices. It is enough for the longest permutation and some further choices.
 CHOICES = 16
 
-#: Eight alternatives for :attr:`Drawn.choices`, for scenarios that were not drawn, such as those of recipes.
+#: Eight values for :attr:`Drawn.choices`. They are used for scenarios that were not drawn, such as those of recipes.
 EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(CHOICES)) for seed in range(8))
 
 
@@ -789,7 +789,7 @@ _AROUND = 3
 
 
 def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
-    """Return the scenarios with the options and arguments of a setting added.
+    """Add the options and arguments of a setting to scenarios, and return the new scenarios.
 
     If the setting has a size or dtype, the scenarios are replaced by the same number of new ones with this size and
     dtype.

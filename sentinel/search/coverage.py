@@ -206,7 +206,7 @@ def lines(
         lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
         part = code.part(each.file, each.name) if lines_run.intersection(range(*each.span)) else None
         # Only the body counts, because decorators and the `def` line run when the function is defined. If two functions
-        # have the same name (a property and its setter), the part may be the other one, which ends at another line.
+        # have the same name (a property and its setter), `part` may be the other function; then it ends elsewhere.
         inside = (
             part.inside if part and part.inside.stop == each.end_line + 1 else range(each.line + 1, each.end_line + 1)
         )

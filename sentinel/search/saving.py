@@ -209,7 +209,7 @@ def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 
 
 def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
-    """Return two sets of values that a recipe expects: the observed values with the bug, the oracle's without it.
+    """Return the values that a recipe expects: with the bug, the observed values; without the bug, the oracle's values.
 
     Return None if the oracle agrees with all outputs. Also return None if it disagrees in every variant, because the
     function may then compute a different quantity than the oracle.

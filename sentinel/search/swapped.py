@@ -60,7 +60,7 @@ def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall
 def _of_definition(
     name: str, place: str, parameters: tuple[str, ...], calls: Iterable[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls in which each of two arguments has the name of the other's parameter."""
+    """Yield the calls with two swapped arguments: each has the name of the parameter to which the other is passed."""
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
             if j < len(parameters):

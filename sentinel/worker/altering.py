@@ -1,8 +1,8 @@
 """Change the values of expressions in the framework's code while it runs.
 
 There are three uses. Changing the value of one expression shows whether any result depends on it. Forcing conditions to
-be true or false runs a branch that no scenario reaches. Recording the values of expressions shows differences on which
-no result depends.
+be true or false runs a branch that no scenario reaches. Recording the values of expressions shows differences that
+affect no result.
 """
 
 from __future__ import annotations

@@ -90,7 +90,8 @@ class Group:
 
 
 def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
-    """Return, for each controller, the version of its hierarchy and the folders in which groups may be created."""
+    """Return, for each controller, pairs of a version (1 or 2) and a folder in which groups of this version may be
+    created."""
     places: dict[str, list[tuple[int, Path]]] = {name: [] for name in _LIMITS}
     with contextlib.suppress(OSError):
         for line in membership.read_text().splitlines():

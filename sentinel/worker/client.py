@@ -508,7 +508,7 @@ class TargetProcess(_Handle):
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
         """Run several probes in one process. Return an empty tuple if it ends early or exceeds ``timeout``.
 
-        All probes together have the time limit of one.
+        The time limit for all probes together is that of a single probe.
         """
         timeout = min(timeout, self._options.timeout)
         message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}

@@ -34,9 +34,9 @@ class Settings(dict[str, Any]):
 def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
     """Return the framework's default of an option as a one-element list; an empty list if it is unknown.
 
-    The default comes from the part of the configuration that shares the most attributes, at least two, with the
-    stand-in. The list is empty if several such parts have different defaults, or if the default refers to another
-    option.
+    The default comes from the part of the configuration that has the largest number of attributes in common with the
+    stand-in. The list is empty if this number is less than two, if several such parts have different defaults, or if
+    the default refers to another option.
 
     :param sources: dotted paths of configuration classes and argument parsers, or YAML files below an import root.
     :param attributes: the attributes of the stand-in that an adapter uses as the configuration.

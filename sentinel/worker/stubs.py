@@ -40,8 +40,8 @@ class StubUsedError(RuntimeError):
 class StubState:
     """The stub modules of this process, and which of them were used.
 
-    :ivar probing: True while a probe runs: a use is then recorded and raises. False during imports, including those of
-        the target's own modules inside a probe.
+    :ivar probing: True while a probe runs: using a stub module is then recorded and raises. False during imports,
+        including imports of the target's own modules inside a probe.
     :ivar used: the stub modules used while probing, by dotted name.
     :ivar answer: a function that gets the dotted name of a stub module that is called while probing. It returns a
         one-element tuple with the result of the call, or None if the call must raise.
