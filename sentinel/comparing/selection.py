@@ -230,8 +230,8 @@ class Selection:
     def _unread(self, file: str) -> str | None:
         """Return the reason why a file was left out of the head's checkout.
 
-        Return an empty string if the file is in the checkout but cannot be parsed, or if it is a link. In this case the
-        failing import is reported instead. Return None in all other cases.
+        Return an empty string if the file is in the checkout but cannot be parsed, or if it is a link. In both cases,
+        the failing import is reported instead. Return None in all other cases.
         """
         omitted = next((item.reason for item in self.checkouts[AFTER].left_out if item.path == file), "")
         code = self.codes[AFTER]

@@ -26,8 +26,8 @@ def complaint(decision: Decision, baseline: Path | None = None, bases: Sequence[
     """Return why an item fails, or None if it passes, is skipped or is an expected failure.
 
     :param baseline: recorded evidence, which replaces the pin's expectation.
-    :param bases: decisions of the same recipe at each base revision. The recipe is expected to have the same verdict as
-        at all base revisions.
+    :param bases: decisions of the same recipe at each base revision. If all of them have the same verdict, this verdict
+        is expected.
     """
     verdict = decision.verdict
     head = headline(decision)

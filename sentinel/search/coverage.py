@@ -116,7 +116,7 @@ class Lines:
     turned: tuple[int, ...] = ()
 
 
-#: Maximum number of settings to try per boundary, of settings to try per line, and of scenarios per setting.
+#: Maximum numbers: settings for one boundary, settings for one line, and scenarios for one setting.
 _TURNS, _WAYS, _GUARDED = 24, 2, 2
 
 

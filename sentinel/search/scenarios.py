@@ -318,7 +318,7 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Draw integers in ``[0, count)`` for a grid of the largest size, and return the part at the kept indices."""
+    """Draw integers in ``[0, count)`` for a grid of the maximum size, and return only those at the kept indices."""
     usual = (MOST_ROWS, *[MOST_TOKENS] * (len(shape) - 1))
     whole = tuple(max([most, *(place + 1 for place in places)]) for most, places in zip(usual, shape))
     numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)

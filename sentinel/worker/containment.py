@@ -53,7 +53,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 class ContainmentError(Exception):
-    """Raised if this machine does not allow a namespace, mount or limit that the message names."""
+    """Raised if this machine does not allow a namespace, a mount or a limit. The message names it."""
 
 
 def fork() -> tuple[int, bool]:
