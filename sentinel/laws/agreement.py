@@ -283,7 +283,7 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if required values demand something: if one of those that count is finite, or if none counts."""
+    """Return True if a value that counts is finite, or if no value counts. Otherwise, nothing can be compared."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 

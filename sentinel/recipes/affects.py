@@ -93,8 +93,8 @@ _SWITCHES = {True: ("1", "yes", "on", "y", "t"), False: ("0", "no", "off", "n", 
 def holds(condition: Any, value: str) -> bool:
     """Return True if a setting's value meets a condition.
 
-    If the value is a list, or a text with commas, one member that meets the condition is enough. Options accept both
-    forms.
+    A value may be a list or a text with commas, because options accept both. One member that meets the condition is
+    then enough.
 
     :param value: the value as :func:`in_text` writes it.
     """
@@ -129,8 +129,8 @@ def can_both_hold(one: Any, other: Any) -> bool:
 
 
 def _samples(condition: Any) -> Iterator[str]:
-    """Yield values with which to test a condition: its own values, numbers on both sides of its bound, and some
-    others."""
+    """Yield values with which to test a condition: its own values, numbers on both sides of its bound, and a few
+    fixed values."""
     yield from (*OFF, "true", "another value")
     for item in condition if isinstance(condition, (list, tuple)) else [condition]:
         bound = _BOUND.fullmatch(in_text(item))

@@ -355,7 +355,7 @@ class Check:
         by_definition = self._left_out(session, search.subject)
         of_others = finite is not None and bool(search.outcomes[finite].findings)
 
-        known: dict[int, tuple[Any, bool]] = {}  # by id, with the inputs, so that the id stays theirs
+        known: dict[int, tuple[Any, bool]] = {}  # by id; storing the inputs keeps their id from being reused
 
         def breaks_finite(inputs: Any) -> bool:
             if id(inputs) not in known:
@@ -412,8 +412,8 @@ class Check:
     def _mends(self, f: Any, law: Law, settings: Mapping[str, Any]) -> bool:
         """Return True if the function keeps a law if these settings are chosen in addition.
 
-        :meth:`_still_broken` says the same, but it searches all laws, and a few scenarios of this law refute most
-        settings.
+        A few scenarios of this law refute most settings, so they are tried before :meth:`_still_broken`, which searches
+        all laws.
         """
         twin = copy(self)
         twin.choices = {**self.choices, **settings}

@@ -67,7 +67,7 @@ def call_with(
     :param leading: the inputs that are passed by position, before the others.
     :param takes: the inputs that are passed by name; by default all that are not in ``leading``.
     :param values_of: input -> (value in the contract -> value that the function takes).
-    :param since: input that older versions lack -> the value that stands for the behaviour of these versions.
+    :param since: input that older versions lack -> the value with which newer versions behave like these.
     :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
         the binding's ``outputs``.
     :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
@@ -217,8 +217,8 @@ def call_each(
 
         * ``row``: once for each response, with its valid tokens;
         * ``rows``: once, with a vector of valid tokens for each response;
-        * ``group`` and ``groups``: the same with a vector of responses for each prompt, for inputs of [batch] or
-          ``sums``. Responses without a valid token are left out;
+        * ``group`` and ``groups``: the same for prompts: a vector has one number for each response to the prompt. Use it
+          for inputs of [batch] and for ``sums``. Responses without a valid token are left out;
         * ``batch``: once, with the whole tensors;
         * ``stream``: once, with the valid tokens of all rows, [tokens].
     :param reads: output -> its place in the result of a call.
@@ -267,8 +267,8 @@ def call_each(
 
 
 def call_rates(boundary: Any, inputs: Mapping[str, Any], *, step: str, **options: Any) -> dict[str, Any]:
-    """Call a function once for each step of a run. It returns the step's learning rate, or the rate's ratio to the
-    peak.
+    """Call a schedule function once for each step of a run, and return the learning rates: the peak rate times each
+    result.
 
     :param step: the parameter that takes the step.
     :param options: further options of :func:`call_with`.
