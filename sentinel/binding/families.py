@@ -68,7 +68,7 @@ def policy_loss(
     """Bind a policy loss.
 
     :param algorithm: the algorithm that the loss computes, or a sequence of algorithms if it has several.
-    :param knobs: the contract's optional inputs that the loss accepts; the others are fixed.
+    :param knobs: the contract's optional inputs that the loss accepts; all other optional inputs get fixed values.
     :param mode: the only aggregation mode of the loss; empty if it has several.
     :param weights: if True, the loss accepts importance weights of off-policy tokens.
     """
@@ -222,8 +222,8 @@ def rollout(
 ) -> Binding:
     """Bind a rollout loop, in which an inference engine and an environment take turns.
 
-    :param takes: names of the inputs that a search draws, separated by spaces, in addition to ``options``, ``heard`` and
-        ``system``. All other inputs keep their defaults, which give one turn.
+    :param takes: names of the inputs that a search draws, separated by spaces, in addition to ``options``, ``heard``
+        and ``system``. All other inputs keep their defaults, which give one turn.
     :param role: the role of the messages that come between two answers of the model.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}

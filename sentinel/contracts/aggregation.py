@@ -225,7 +225,7 @@ def replaced(value: Tensor, array: Any) -> Tensor:
 
 
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
-    """Replace a log-prob and a log-ratio, in place, by two log-probs that have this ratio.
+    """Replace a log-prob and a log-ratio, in place, by two log-probs that have this log-ratio.
 
     A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The drawn log-prob becomes
     the larger of the two, so that neither is positive.

@@ -421,8 +421,8 @@ _OF_THE_BATCH = ("clip_cov", "kl_cov")
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a loss and its gradient.
 
-    ``call`` returns ``loss``; or only ``per_token_loss``, and the loss is its sum over valid tokens. Each metric is a
-    number, or one number per token, of which the mean over valid tokens is observed.
+    ``call`` returns ``loss``; or only ``per_token_loss``, whose sum over valid tokens is then the loss. Each metric is
+    a number, or one number per token, of which the mean over valid tokens is observed.
     """
     log_probs, mask = leaf(inputs["log_probs"]), inputs["response_mask"]
     outputs = call(**{**inputs, "log_probs": log_probs})

@@ -96,8 +96,8 @@ def indistinguishable(
     """Return why no observation could distinguish the buggy from the fixed values; None if one can.
 
     Two sets of values can be distinguished if the values of a common key differ by more than the tolerance, or if each
-    set has a key that the other lacks. If one set has all keys of the other, with equal values, an observation that matches the
-    larger set matches both.
+    set has a key that the other lacks. If one set has all keys of the other, with equal values, an observation that
+    matches the larger set matches both.
     """
     common = [key for key in unpatched if key in fixed]
     pairs = [(unpatched[key], fixed[key]) for key in common]

@@ -22,7 +22,7 @@ class Expected:
     """One expected value.
 
     :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.literals.Tensor` if the
-        recipe states a dtype, which must then match too.
+        recipe states a dtype. The observed value must then have this dtype too.
     """
 
     value: Any

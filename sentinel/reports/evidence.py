@@ -255,7 +255,7 @@ def with_behaviour(document: Document) -> Document:
     """Return a document with the additional fields of published reports: ``status`` and, if the verdict is reproduced
     or fixed, the observed and expected behaviour.
 
-    Only observed values are under ``observed_*``; ``expected_safe_behavior`` comes from the recipe or the law.
+    The fields ``observed_*`` contain only observed values; ``expected_safe_behavior`` comes from the recipe or the law.
     """
     status = document["verdict"]
     if status == "fixed":

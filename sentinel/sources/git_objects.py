@@ -68,7 +68,8 @@ def listing(
 
 
 def paths_of_work_tree(top: Path, git_dir: Path, seconds: float) -> list[str]:
-    """Return the paths of files in a work tree that git tracks, has staged, or that no ``.gitignore`` excludes.
+    """Return the paths of the files in a work tree that git tracks (staged files too) or that no ``.gitignore``
+    excludes.
 
     ``.git/info/exclude`` and the user's ``core.excludesFile`` are not read. The path of a nested repository ends with a
     slash.

@@ -399,7 +399,7 @@ class Check:
         return bound, session, search
 
     def _still_broken(self, f: Any, settings: Mapping[str, Any]) -> list[str]:
-        """Return the laws that the function still breaks if these settings are chosen in addition."""
+        """Return the laws that the function still breaks with these settings, in addition to the chosen ones."""
         key = self._broken_key(settings)
         if key not in self._broken_with:
             twin = copy(self)
@@ -410,7 +410,7 @@ class Check:
         return self._broken_with[key]
 
     def _mends(self, f: Any, law: Law, settings: Mapping[str, Any]) -> bool:
-        """Return True if the function keeps a law if these settings are chosen in addition.
+        """Return True if the function keeps a law with these settings, in addition to the chosen ones.
 
         A few scenarios of this law refute most settings, so they are tried before :meth:`_still_broken`, which searches
         all laws.

@@ -230,12 +230,11 @@ _ADDED = ("log_prob", "log_ratio", "reward")
 
 
 def per_response(contract: Contract, names: Collection[str]) -> Contract:
-    """Return the contract with scenarios for a function that takes these inputs as one number per response.
+    """Return the contract with scenarios for a function that takes the inputs ``names`` as one number per response.
 
     All tokens of a response have the same value. Only log-probs and rewards differ between tokens, because the
     response's number is their sum.
 
-    :param names: the inputs.
     :raises TypeError: for an input that has no number per token.
     """
     for name in names:

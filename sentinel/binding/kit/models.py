@@ -130,8 +130,8 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Return the ids of a :func:`token_table` for each row: the first id, which precedes the row, and those of its valid
-    tokens.
+    """Return the ids of a :func:`token_table` for each row: the first id, which precedes the row, and those of its
+    valid tokens.
 
     If ``ended`` is set, the last id of each row is that of the end token.
     """
