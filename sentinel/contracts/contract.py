@@ -100,7 +100,7 @@ TOKENS = ("batch", "tokens")
 
 #: The shape of :data:`PER_ACTION` if a step has several actions (``actions_per_step``).
 ACTIONS = (*TOKENS, "actions")
-#: The inputs and observed keys with one number per action. All others have one number per step.
+#: The inputs and observed keys with one number per action. All other inputs and keys have one number per step.
 PER_ACTION = ("log_probs", "old_log_probs", "rollout_log_probs", "per_token_gradient")
 
 

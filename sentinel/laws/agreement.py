@@ -250,7 +250,7 @@ def same(
 ) -> list[Violation]:
     """Compare the observations of two variants at corresponding rows and tokens, and return the violations.
 
-    The oracle's values, if there are any, tell how much each key should change between the variants. A key whose
+    The oracle's values, if there are any, determine how much each key should change between the variants. A key whose
     oracle values differ by more than rounding error is skipped. For every other key, the observed values may differ by
     the rounding bound plus the difference of the oracle's values.
 

@@ -124,8 +124,8 @@ def validate(document: Any) -> None:
 
 
 def reason(decision: Decision) -> str:
-    """Return the reason of a decision's verdict as text that is safe to print. If the verdict has none, return the
-    reason of the failure."""
+    """Return the reason of a decision's verdict as text that is safe to print. If the verdict has no reason,
+    return that of the failure."""
     text = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
     return message(text, places_of(decision))
 

@@ -100,7 +100,7 @@ class Function:
     :ivar inputs: the inputs of the current call; set only if the user passed ``call``.
     :ivar interrupted: whether the last exception was a KeyboardInterrupt.
     :ivar used: whether the function was called, or one of its attributes was read.
-    :ivar received: parameter -> the value that every call passed; ``...`` if calls passed tensors or several values.
+    :ivar received: parameter -> the value that every call passed; ``...`` if calls passed tensors or different values.
     """
 
     f: Callable[..., Any]

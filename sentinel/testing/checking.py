@@ -251,7 +251,8 @@ class Check:
         :param law: the only law that the caller needs; empty for all. If the function object is new, only this law is
             checked, because a fixture may create a new object for each test. If the object is the same as in the last
             call, all laws are checked.
-        :param in_summary: do not warn about defaults that no call changes, because pytest's summary lists them.
+        :param in_summary: do not warn about parameters that every call leaves at the default, because pytest's summary
+            lists them.
         """
         from sentinel.testing.report import in_words
 
@@ -315,9 +316,9 @@ class Check:
         )
 
     def _left_out(self, session: LawSession, subject: Subject) -> LeftOut:
-        """Return a function that tells why a law must skip a scenario.
+        """Return a :data:`LeftOut` function for the chosen dialects.
 
-        The law must skip a scenario if, with the chosen dialects, the oracle itself breaks the law there. For example,
+        A law must skip a scenario if, with the chosen dialects, the oracle itself breaks the law there. For example,
         a row without tokens changes a mean that counts such rows.
         """
         from sentinel.laws.law import Case

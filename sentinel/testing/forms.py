@@ -147,7 +147,8 @@ def with_edge_laws(contract: Contract) -> Contract:
 
 
 def with_own_masks(law: Law, contract: Contract) -> Law:
-    """Return a law about masked tokens for a contract whose inputs have several masks, such as those of two responses.
+    """Return a law about masked tokens for a contract whose inputs have several masks, such as one for each response of
+    a pair.
 
     The returned law is checked for one mask after another, each time with only the inputs that the mask covers. Other
     laws are returned unchanged.
