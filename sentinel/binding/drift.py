@@ -26,7 +26,7 @@ class UnknownInputError(DriftError):
 class StandInMissingError(AttributeError):
     """Raised if the framework reads an attribute that a stand-in lacks.
 
-    It is an AttributeError, so ``getattr`` defaults work.
+    It is an AttributeError, so ``hasattr``, and ``getattr`` with a default, work as usual.
     """
 
 

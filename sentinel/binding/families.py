@@ -68,7 +68,7 @@ def policy_loss(
     """Bind a policy loss.
 
     :param algorithm: the algorithm that the loss computes, or a sequence of algorithms if it has several.
-    :param knobs: the contract's optional inputs that the loss accepts; the others are fixed.
+    :param knobs: the contract's optional inputs that the loss accepts; all other optional inputs get fixed values.
     :param mode: the only aggregation mode of the loss; empty if it has several.
     :param weights: if True, the loss accepts importance weights of off-policy tokens.
     """
@@ -149,7 +149,7 @@ NORMALISERS = {
     "questions": "spaces stop thousands words capitals article punctuation",
     "choices": "bracketed_letter letter_stop text_letter bracketed_text_letter",
 }
-#: A wording with two boxes, of which the last has the answer.
+#: A wording with two boxes. The last box has the answer.
 BOXES = ("boxed", "At first \\boxed{{1}}, then \\boxed{{{answer}}}.")
 #: The unchanged answer is repeated, so that a search draws it eight times as often as each notation.
 _AS_IS = ("as_is",) * 8
@@ -191,7 +191,8 @@ def sampling_request(
     :param ask: ``ask(boundary, configuration) -> request``; the request has the engine's parameter names.
     :param fields: option -> its field, in the form that :func:`~sentinel.binding.kit.with_options` accepts.
     :param extra: further fields of the configuration.
-    :param parsed: if True, ``made_by`` names a function that returns another one, which adds arguments to a parser.
+    :param parsed: if True, ``made_by`` names a function that returns the function which adds the framework's arguments
+        to a parser.
     """
     module, _, name = made_by.rpartition(".")
     call = partial(request_sampling, ask, module, name, fields, extra or {}, parsed)
@@ -221,7 +222,8 @@ def rollout(
 ) -> Binding:
     """Bind a rollout loop, in which an inference engine and an environment take turns.
 
-    :param takes: names of the inputs that a search draws. All other inputs keep their defaults, which give one turn.
+    :param takes: names of the inputs that a search draws, separated by spaces, in addition to ``options``, ``heard``
+        and ``system``. All other inputs keep their defaults, which give one turn.
     :param role: the role of the messages that come between two answers of the model.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}

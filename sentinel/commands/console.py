@@ -104,7 +104,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
-    """Join the first few names. If there are more, add their number."""
+    """Join the first ``most`` names, and add the number of the remaining names."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -116,7 +116,7 @@ def progress() -> Iterator[Callable[[str], None]]:
     """Return a function that prints the progress of long steps on standard error.
 
     On a terminal, one line is rewritten. Otherwise each message is printed on a line of its own, with two exceptions:
-    git's running percentages are left out, and of messages that count (``3 of 51: …``) one for each quarter is printed.
+    git's running percentages are left out, and a series of counts (``3 of 51: …``) is printed once per quarter.
     """
     terminal = sys.stderr.isatty()
     lock = threading.Lock()

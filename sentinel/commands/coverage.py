@@ -188,7 +188,7 @@ def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, 
 
 
 def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
-    """Print which lines ran, by module; with ``-v``, print the lines of each function that did not run."""
+    """Print how many lines ran in each module. With ``-v``, also print each function's lines that never ran."""
     if arguments.json:
         marks = ("ran", "idle", "branches", "taken", "guards", "turned")
         echo_json([{"path": each.function.path, "file": each.function.file,
@@ -245,7 +245,10 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _idle(run: Lines) -> str:
-    """Return the lines of a function that did not run, with their conditions: ``3-5 (if beta; ran with it), 9``."""
+    """Return a function's lines that never ran, with the condition around them: ``3-5 (if beta; ran with it), 9``.
+
+    ``ran with it`` marks lines that ran when the option in the condition was set, but were not checked by a law.
+    """
     guarded: dict[tuple[str, ...], list[int]] = {}
     for line in run.idle:
         guard = f"if {run.guards[line]}" if line in run.guards else ""

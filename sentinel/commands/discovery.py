@@ -55,7 +55,8 @@ class Found:
 def find_command(name: str) -> Found | None:
     """Return the command with this name, or None, without importing other commands.
 
-    :raises SentinelError: if it is the command of another package, and that is broken.
+    :raises SentinelError: if the command belongs to another package, and its module cannot be imported or is
+        incomplete.
     """
     for file in _files():
         if file.stem == name and not name.startswith(_REPORT) and (found := _described(file)) is not None:

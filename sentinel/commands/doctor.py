@@ -91,7 +91,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _next(checks: Sequence[Check]) -> str:
-    """Return the next thing to do: a repair that every run needs, adding a mirror, or a run."""
+    """Return advice on the next step: what to repair first, which mirror to add, or which run to start."""
     for check in checks:
         if check.state == "missing":
             return f"{check.advice}; then `sentinel doctor` again"

@@ -76,7 +76,7 @@ def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets
 def target_named(catalog: Catalog, name: str) -> Target:
     """Return the target with this name.
 
-    :raises SentinelError: if there is none; the message has the nearest name and the list.
+    :raises SentinelError: if there is none; the message suggests the nearest name and lists all targets.
     """
     targets = catalog.targets
     if name not in targets:
@@ -89,8 +89,8 @@ def target_named(catalog: Catalog, name: str) -> Target:
 def recipe_named(catalog: Catalog, bug: str) -> Recipe:
     """Return the one recipe with this bug id.
 
-    :raises SentinelError: if no recipe has this bug id, or if several do. In the first case the message names the
-        nearest.
+    :raises SentinelError: if several recipes have this bug id, or if none has it; the message then suggests the nearest
+        bug id.
     """
     recipes = find_recipes(catalog, (), [bug])
     if len(recipes) > 1:

@@ -74,8 +74,8 @@ def _changes(arguments: argparse.Namespace) -> int:
 
 
 def _basis(source: Path, baseline: Path) -> list[str]:
-    """Return lines with the numbers of compared and recorded verdicts, and the reasons of those verdicts of the run
-    that are inconclusive or unavailable.
+    """Return lines that say how many verdicts were compared and recorded, and why verdicts of the run are inconclusive
+    or unavailable.
 
     :raises NothingExamined: if no verdict of the run is conclusive, or nothing is recorded.
     """

@@ -112,7 +112,7 @@ def _count(whole: float | None, counted: int) -> float:
 
 
 def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
-    """Compute ``log (p / p_old)`` for each token, [batch, tokens], at this ratio level.
+    """Compute ``log (p / p_old)`` for each token, [batch, tokens], at a ratio level.
 
     ``token``: each token's log-ratio. ``sequence``: the sum over the sequence's valid tokens, which gives the ratio of
     whole responses. ``geometric``: the mean over these tokens (GSPO, arXiv:2507.18071, equation 7). ``segment``: the
@@ -172,7 +172,7 @@ def leaf(value: Any) -> Any:
 
 
 def gradient(loss: Any, of: Any) -> Any:
-    """Compute ``d loss / d of``; zeros if the loss does not depend on it."""
+    """Compute ``d loss / d of``; zeros if the loss does not depend on ``of``."""
     if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
         return torch.zeros_like(of)
     (slope,) = torch.autograd.grad(loss, of, allow_unused=True)
@@ -225,7 +225,7 @@ def replaced(value: Tensor, array: Any) -> Tensor:
 
 
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
-    """Replace a log-prob and a log-ratio, in place, by two log-probs that have this ratio.
+    """Replace a log-prob and a log-ratio, in place, by two log-probs that have this log-ratio.
 
     A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The drawn log-prob becomes
     the larger of the two, so that neither is positive.

@@ -9,8 +9,8 @@ from typing import Any
 class Choices:
     """Implements :class:`~sentinel.contracts.contract.Choose` by reading bytes. After the last byte it reads zeros.
 
-    A search draws the bytes once, which is cheap. The sequence of its draws then does not depend on a law's choices, or
-    on whether the law makes variants at all.
+    A search draws the bytes once, which is cheap. What the search draws next then does not depend on a law's choices,
+    or on whether the law makes variants at all.
     """
 
     def __init__(self, data: bytes) -> None:

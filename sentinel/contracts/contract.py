@@ -67,7 +67,7 @@ class Input:
     :ivar shape: symbolic dimensions, such as ``("batch", "tokens")``.
     :ivar default: the value if a scenario omits the input: a plain value, or a function that gets the scenario with the
         inputs declared before this one and returns a literal. Evidence lists it as a default.
-    :ivar differentiable: whether gradients with respect to it are meaningful.
+    :ivar differentiable: whether gradients with respect to this input are meaningful.
     :ivar domain: the values that a search draws for a tensor: a key of :data:`sentinel.search.scenarios.DOMAINS`
         (``log_prob``, ``reward``, ``mask``, ...). Empty: a search leaves the input at its default.
     :ivar choices: the values that a search draws if the input is not a tensor, the simplest first. Empty: a search
@@ -78,7 +78,7 @@ class Input:
     :ivar dialect: True if this is a property of the boundary instead of an input: a choice on which papers and
         frameworks legitimately differ. Only the oracle reads it. An adapter declares it for a binding, with a reason
         (:class:`sentinel.targets.Dialect`).
-    :ivar problem: returns the error in a scenario's value, or an empty string.
+    :ivar problem: ``problem(value)`` says what is wrong with a scenario's value; empty if nothing is.
     """
 
     name: str
@@ -100,7 +100,7 @@ TOKENS = ("batch", "tokens")
 
 #: The shape of :data:`PER_ACTION` if a step has several actions (``actions_per_step``).
 ACTIONS = (*TOKENS, "actions")
-#: The inputs and observed keys with one number per action. All others have one number per step.
+#: The inputs and observed keys with one number per action. All other inputs and keys have one number per step.
 PER_ACTION = ("log_probs", "old_log_probs", "rollout_log_probs", "per_token_gradient")
 
 
@@ -264,7 +264,7 @@ class Contract:
 
     @property
     def of_its_module(self) -> Any:
-        """Return a function from the module that defines the contract. :attr:`measure` may come from another one."""
+        """Return a function from the module that defines the contract. :attr:`measure` may be from another module."""
         return self.oracle if isinstance(self.measure, partial) else self.measure
 
     @property

@@ -65,8 +65,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     With thresholds ``a <= b``: truncate returns ``clip(w, a, b)`` and keeps all tokens; mask returns ``w`` if ``a <= x
     <= b``, else 0. ``x`` is ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens, summed
-    (sequence) or averaged (geometric) over the sequence, or their maximum. Weights have no gradient, because they
-    correct the sampling distribution and are not part of the objective.
+    (sequence) or averaged (geometric) over the sequence, or their maximum (largest). Weights have no gradient, because
+    they correct the sampling distribution and are not part of the objective.
     """
     valid, level = inputs["response_mask"] != 0, inputs["level"]
     of_tokens = level in ("token", "every_token", "largest")
@@ -206,7 +206,7 @@ IMPORTANCE_WEIGHT = Contract(
 def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe the rejection mask, and the policy loss multiplied by this mask.
 
-    A leaked position is a valid token with a non-zero loss in a sequence of which some valid token is rejected.
+    A position leaks if it is a valid token with a non-zero loss, although another token of its sequence is rejected.
     """
     outputs = call(**inputs)
     valid = inputs["response_mask"].to(torch.bool)

@@ -51,8 +51,8 @@ def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
 
 
 def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort by length and take one sequence per part at a time; the longest goes to the part with the smallest load. The
-    loads of two parts then differ by at most the length of the longest sequence."""
+    """Distribute sequences from short to long, in rounds of one sequence per part. In each round, the longest goes to
+    the part with the smallest load, so that loads differ by at most the length of the longest sequence."""
     labels = inputs["prompts"] or list(range(len(inputs["lengths"])))
     size = inputs["minibatch_size"] or len(labels)
     dealt: list[list[int]] = [[] for _ in range(inputs["parts"])]

@@ -247,7 +247,7 @@ def _kl_cov(step: Step) -> Losses:
     """Compute KL-Cov's loss (arXiv:2505.22617, section 4.2): ``-r A``, plus a penalty at the tokens with the highest
     covariance.
 
-    The penalty is ``coefficient * |log r|``, at ``cov_share`` of the valid tokens, but at least one.
+    The penalty is ``coefficient * |log r|``. It applies to ``cov_share`` of the valid tokens, but at least to one.
     """
     covariance, count = _covariance(step), _chosen(step)
     chosen = torch.zeros_like(step.valid)
@@ -397,8 +397,8 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """Compute ``log p_old - log p``, with the clamp of the ratio if ratios are per token and ``reported_log_ratio`` is
-    ``cut``."""
+    """Compute ``log p_old - log p``. It is clamped like the log-ratio if ratios are per token and
+    ``reported_log_ratio`` is ``cut``."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
     cut = step.inputs["ratio_level"] == "token" and step.inputs["reported_log_ratio"] == "cut"
     return -(_cut(logs, step.inputs) if cut else logs)
@@ -421,8 +421,8 @@ _OF_THE_BATCH = ("clip_cov", "kl_cov")
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Measure a loss and its gradient.
 
-    ``call`` returns ``loss``; or only ``per_token_loss``, and the loss is its sum over valid tokens. Each metric is a
-    number, or one number per token, of which the mean over valid tokens is observed.
+    ``call`` returns ``loss``; or only ``per_token_loss``, whose sum over valid tokens is then the loss. Each metric is
+    a number, or one number per token, of which the mean over valid tokens is observed.
     """
     log_probs, mask = leaf(inputs["log_probs"]), inputs["response_mask"]
     outputs = call(**{**inputs, "log_probs": log_probs})
@@ -457,7 +457,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split the batch into microbatches of consecutive rows whose losses add up to its loss."""
+    """Split the batch into microbatches of consecutive rows whose losses add up to the loss of the batch."""
     if inputs["algorithm"] in _OF_THE_BATCH:
         raise DoesNotApply(f"{inputs['algorithm']} uses statistics of the whole batch")
     return cut_rows(inputs, choose)

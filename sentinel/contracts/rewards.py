@@ -36,7 +36,7 @@ WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer
 
 
 def worded(answer: str, wording: str) -> str:
-    """Return a response that states an answer in this wording, such as a box."""
+    """Return a response that states an answer in a wording: a key of :data:`WORDINGS`, or a template."""
     return WORDINGS.get(wording, wording).format(answer=answer)
 
 

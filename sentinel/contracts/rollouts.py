@@ -97,7 +97,7 @@ ROLLOUT_EPISODE = rule(
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe which finished rollouts are taken and which are left, in the order in which they finish.
 
-    Rejected rollouts are ignored among those that are left.
+    Rejected rollouts do not count as left.
     """
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))

@@ -67,7 +67,7 @@ def _same_entry(one: Any, other: Any) -> bool:
 
 
 def taken(fields: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-    """Return these rows of a container, in this order."""
+    """Return the rows of a container at ``places``, in the order of ``places``."""
     return {
         name: column[list(places)] if isinstance(column, torch.Tensor) else [column[place] for place in places]
         for name, column in fields.items()

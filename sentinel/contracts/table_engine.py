@@ -107,7 +107,7 @@ def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
 
 
 def experts_beside(experts: Any) -> list[Any] | None:
-    """Return one expert per token, and None for the last.
+    """Return one expert per token, and None for the last token.
 
     :param experts: an array of the experts of all tokens but the last, with axes for layer and choice.
     """

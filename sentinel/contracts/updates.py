@@ -351,9 +351,9 @@ RECOMPUTED_LOG_PROBS = Contract(
 
 # -- supervised updates ------------------------------------------------------------------------------------------------
 #
-# The model is a table, as above. A row is a sequence: a first token, which nothing predicts, and ``tokens`` more. The
-# output for a token is at the position before it. A row of the table is therefore ``log_probs`` and, at the last
-# position, ``output_after``, the output for a token that is not in the sequence.
+# The model is a table, as above. A row is a sequence: a first token, which nothing predicts, and ``tokens`` further
+# tokens. The output for a token is at the position before it. A row of the table is therefore ``log_probs`` and, at the
+# last position, ``output_after``, the output for a token that is not in the sequence.
 
 
 def _measure_supervised_update(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -250,7 +250,7 @@ def same(
 ) -> list[Violation]:
     """Compare the observations of two variants at corresponding rows and tokens, and return the violations.
 
-    The oracle's values, if there are any, tell how much each key should change between the variants. A key whose
+    The oracle's values, if there are any, determine how much each key should change between the variants. A key whose
     oracle values differ by more than rounding error is skipped. For every other key, the observed values may differ by
     the rounding bound plus the difference of the oracle's values.
 
@@ -283,7 +283,7 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if required values demand something: if one of those that count is finite, or if none counts."""
+    """Return True if a value that counts is finite, or if no value counts. Otherwise, nothing can be compared."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 

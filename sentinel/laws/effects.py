@@ -1,4 +1,4 @@
-"""The law ``nothing_else_is_touched``."""
+"""Define the law ``nothing_else_is_touched``: a call changes nothing but its outputs, and can be repeated."""
 
 from __future__ import annotations
 

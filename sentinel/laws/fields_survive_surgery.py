@@ -1,4 +1,4 @@
-"""The law ``fields_survive_surgery``."""
+"""Define the law ``fields_survive_surgery``: operations on rows keep every field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law ``finite_in_finite_out``."""
+"""Define the law ``finite_in_finite_out``: finite inputs give finite outputs."""
 
 from __future__ import annotations
 

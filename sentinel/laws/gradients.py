@@ -1,4 +1,4 @@
-"""The law ``gradients_stay_where_they_belong``."""
+"""Define the law ``gradients_stay_where_they_belong``: there is a gradient exactly where the definition has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law ``groups_are_isolated``."""
+"""Define the law ``groups_are_isolated``: a group's outputs do not depend on other groups."""
 
 from __future__ import annotations
 

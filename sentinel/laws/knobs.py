@@ -1,4 +1,4 @@
-"""The law ``every_knob_counts``."""
+"""Define the law ``every_knob_counts``: a configuration option has an effect if its definition has one."""
 
 from __future__ import annotations
 

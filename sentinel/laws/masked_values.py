@@ -1,4 +1,4 @@
-"""The law ``masked_values_have_no_influence``."""
+"""Define the law ``masked_values_have_no_influence``: values on masked tokens do not change the result."""
 
 from __future__ import annotations
 

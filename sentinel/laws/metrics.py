@@ -1,4 +1,4 @@
-"""The law ``metrics_tell_the_truth``."""
+"""Define the law ``metrics_tell_the_truth``: reported metrics equal the oracle's."""
 
 from __future__ import annotations
 

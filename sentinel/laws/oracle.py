@@ -1,4 +1,4 @@
-"""The law ``the_oracle_agrees``."""
+"""Define the law ``the_oracle_agrees``: outputs and gradients equal the oracle's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law ``padding_is_invisible``."""
+"""Define the law ``padding_is_invisible``: more padding does not change the result."""
 
 from __future__ import annotations
 

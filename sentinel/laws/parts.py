@@ -1,4 +1,4 @@
-"""The law ``parts_add_up``."""
+"""Define the law ``parts_add_up``: the losses of microbatches and ranks add up to the loss of the whole batch."""
 
 from __future__ import annotations
 

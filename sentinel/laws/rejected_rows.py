@@ -1,4 +1,4 @@
-"""The law ``a_rejected_row_is_an_absent_row``."""
+"""Define the law ``a_rejected_row_is_an_absent_row``: rows without a training signal do not affect other rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law ``representation_is_invisible``."""
+"""Define the law ``representation_is_invisible``: dtypes, group labels and memory layout do not change the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law ``order_does_not_matter``."""
+"""Define the law ``order_does_not_matter``: permuting the rows permutes the outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The law ``a_sequence_decision_is_one_decision``."""
+"""Define the law ``a_sequence_decision_is_one_decision``: a decision about a sequence is the same for all its
+tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law ``normalisation_laws``."""
+"""Define the law ``normalisation_laws``: shifting or scaling scores does not change normalised values."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
     """Check that shifting scores does not change centred advantages, and that scaling does not change normalised ones.
 
     For an estimator that subtracts a mean, ``f(r + c) == f(r)``. For an estimator that divides by a standard deviation,
-    ``f(a r) == f(r)`` if a > 0. The oracle tells which of these equations applies, and whether the mean is over a group
-    or the batch: if the oracle's value does not change, the framework's value must not change. If the oracle's value
-    changes a little, for example because an epsilon is added to the deviation, the framework's value may change as
-    much.
+    ``f(a r) == f(r)`` if a > 0. The oracle determines which of these equations applies, and whether the mean is over a
+    group or the batch: if the oracle's value does not change, the framework's value must not change. If the oracle's
+    value changes a little, for example because an epsilon is added to the deviation, the framework's value may change
+    as much.
 
     Catches a mean and a deviation that are computed over different sets of tokens (SkyRL #1782), and rewards that count
     once in the baseline and twice in the score (slime #2302).

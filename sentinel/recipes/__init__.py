@@ -195,8 +195,8 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """Return the recipe. If it has no pins, copy them from the bundled recipe with the same bug id, and also ``watch``
-    and ``upstream`` if they are missing."""
+    """Return the recipe. If it has no pins, take the pins of the bundled recipe with the same bug id, and also its
+    ``watch`` and ``upstream`` if they are missing."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

@@ -6,8 +6,8 @@ on data or hardware. One entry that applies is enough. A condition is
 
 * a value (``grpo``, ``true``, ``1``), or a list of values of which one suffices;
 * ``set`` (anything but null, false and an empty text) or ``unset``;
-* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for none of several. The name of
-  another setting may follow ``<`` or ``>`` in place of a number.
+* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for any other value than
+  these two. The name of another setting may follow ``<`` or ``>`` in place of a number.
 
 ``reach.when`` has conditions of the same form: those under which the framework produces the value that shows the bug.
 Each entry with settings must name the settings of ``reach.when`` too, so that a configuration can meet both.
@@ -93,8 +93,8 @@ _SWITCHES = {True: ("1", "yes", "on", "y", "t"), False: ("0", "no", "off", "n", 
 def holds(condition: Any, value: str) -> bool:
     """Return True if a setting's value meets a condition.
 
-    If the value is a list, or a text with commas, one member that meets the condition is enough. Options accept both
-    forms.
+    A value may be a list or a text with commas, because options accept both. One member that meets the condition is
+    then enough.
 
     :param value: the value as :func:`in_text` writes it.
     """
@@ -115,7 +115,7 @@ def holds(condition: Any, value: str) -> bool:
 
 
 def is_undecidable(condition: Any, value: str) -> bool:
-    """Return True if a condition is a numeric bound but the setting's value is neither a number nor off."""
+    """Return True if a condition is a numeric bound, but the value is neither a number nor ``true`` nor :data:`OFF`."""
     bound = _BOUND.fullmatch(in_text(condition))
     return bound is not None and bound[1] != "!=" and value.lower() not in (*OFF, "true") and _number(value) is None
 
@@ -129,8 +129,8 @@ def can_both_hold(one: Any, other: Any) -> bool:
 
 
 def _samples(condition: Any) -> Iterator[str]:
-    """Yield values with which to test a condition: its own values, numbers on both sides of its bound, and some
-    others."""
+    """Yield values with which to test a condition: its own values, numbers on both sides of its bound, and a few
+    fixed values."""
     yield from (*OFF, "true", "another value")
     for item in condition if isinstance(condition, (list, tuple)) else [condition]:
         bound = _BOUND.fullmatch(in_text(item))

@@ -44,7 +44,7 @@ class Adapter:
 class OnDemand(Mapping[str, _T]):
     """A mapping whose values are created on first access.
 
-    So an adapter that does not import affects only its own target, and an unused adapter is never imported.
+    So an adapter that cannot be imported affects only its own target, and an unused adapter is never imported.
 
     :ivar files: key -> the file of its value, if known in advance.
     """
@@ -73,8 +73,8 @@ class OnDemand(Mapping[str, _T]):
 class Catalog:
     """The targets, contracts, laws and recipe folders of a run.
 
-    :ivar adapters: target -> adapter. Reading a value raises SentinelError if the adapter does not import or uses an
-        unknown name.
+    :ivar adapters: target -> adapter. Reading a value raises SentinelError if the adapter cannot be imported or uses
+        an unknown name.
     """
 
     adapters: Mapping[str, Adapter]

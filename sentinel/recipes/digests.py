@@ -151,7 +151,7 @@ class _Walk:
         yield owner.__qualname__
         for name, value in vars(owner).items():
             if _is_dunder(name) and not callable(getattr(value, "__func__", value)):
-                continue  # it depends on Python's version which of these exist: __module__, __doc__, __firstlineno__
+                continue  # which of these exist depends on Python's version: __module__, __doc__, __firstlineno__
             value = getattr(value, "__func__", getattr(value, "fget", value))
             # Methods that the dataclass decorator generates are left out, because they have no source.
             if isinstance(value, FunctionType) and self._followed(value.__code__.co_filename):

@@ -1,4 +1,4 @@
-"""Read a recipe's expected values, and check that an observation can match only one of the two sets."""
+"""Read a recipe's expected values with and without the bug, and check that no observation can match both."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def indistinguishable(
 ) -> str | None:
     """Return why no observation could distinguish the buggy from the fixed values; None if one can.
 
-    The sets can be distinguished if the values of a common key differ by more than the tolerance, or if each set has a
-    key that the other lacks. If one set has all keys of the other, with equal values, an observation that matches the
-    larger set matches both.
+    Two sets of values can be distinguished if the values of a common key differ by more than the tolerance, or if each
+    set has a key that the other lacks. If one set has all keys of the other, with equal values, an observation that
+    matches the larger set matches both.
     """
     common = [key for key in unpatched if key in fixed]
     pairs = [(unpatched[key], fixed[key]) for key in common]

@@ -53,7 +53,7 @@ def describe_reach(document: Mapping[str, Any]) -> str:
 
 
 def root(document: Mapping[str, Any]) -> str:
-    """Return the name of the root cause. It is the bug id, if the recipe names none."""
+    """Return the name of the root cause: the recipe's ``root``, or else its bug id."""
     return str(document.get("root") or document.get("bug_id", ""))
 
 

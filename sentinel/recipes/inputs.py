@@ -206,7 +206,7 @@ def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherw
 def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
     """Return the tensor for ``{tensor: ...}`` or ``{full: ..., shape: ...}``.
 
-    :param dtype: the dtype if the literal states none. None stands for torch's default.
+    :param dtype: the dtype of a literal that states no dtype; None for torch's default.
     """
     form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
     content = read_tags(value[form]) if form == "tensor" else _full(value)

@@ -22,7 +22,7 @@ class Expected:
     """One expected value.
 
     :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.literals.Tensor` if the
-        recipe states a dtype, which must then match too.
+        recipe states a dtype. The observed value must then have this dtype too.
     """
 
     value: Any
@@ -108,8 +108,8 @@ class Recipe:
     def revisions(self, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
         """Return the two revisions (base, head) to compare if the user names none.
 
-        The head is the first pin without the bug. The base is the last pin before the head that has the bug. If there
-        is none, it is the first pin with the bug; if no pin has the bug, it is the last pin before the head.
+        The head is the first pin without the bug. The base is the first of these that exists: the last pin with the bug
+        before the head, the first pin with the bug, the last pin before the head, the first pin.
         """
         expects = [pin.expect for pin in self.pins]
         mended = expects.index("fixed") if "fixed" in expects else 0

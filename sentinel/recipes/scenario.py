@@ -42,7 +42,8 @@ class ScenarioReader:
     def published(self, written: Mapping[str, Any]) -> Variants:
         """Read the scenario of a recipe in the published format.
 
-        ``baseline_X`` and ``outlier_X`` are the values of the input X in two variants. Unknown keys are read as prose.
+        ``baseline_X`` and ``outlier_X`` are the values of the input X in two variants. Unknown keys are ignored, with a
+        warning.
         """
         shared: Entries = {}
         variants: dict[str, Entries] = {"baseline": {}, "outlier": {}}

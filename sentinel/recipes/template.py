@@ -9,7 +9,7 @@ from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.errors import SentinelError
 from sentinel.recipes.rules import BUG_ID
 
-#: The placeholder for the user; `recipe check` rejects a recipe that still contains it.
+#: The placeholder that the user must replace; `recipe check` rejects a recipe that still contains it.
 TODO = "TODO"
 
 _EXAMPLES: dict[str, str] = {

@@ -67,7 +67,7 @@ class Executor:
             os.close(self._hold)
 
     def _checkout(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
-        if ref not in self._checkouts:  # a pin's ref, requested only to explain a missing name better
+        if ref not in self._checkouts:  # such as the ref of a pin, requested to explain a missing name
             raise Unavailable(f"{ref.short} is not a commit of this sweep")
         return self._checkouts[ref]
 

@@ -163,7 +163,7 @@ def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> d
 
 
 def _clean(value: Any) -> Any:
-    """Make all text in some data safe to print and remove local paths. Commit subjects and tag names are untrusted."""
+    """Return data with all text safe to print and without local paths. Commit subjects and tag names are untrusted."""
     if isinstance(value, Mapping):
         return {message(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,6 +1,6 @@
 """Read the imports of a revision's modules from their source, without running or compiling it.
 
-A probe's lookups are reported by the process that ran the checkout's code, which could forge the report. Imports that
+The process that runs the checkout's code reports a probe's lookups, so this code could forge the report. Imports that
 are read from the source do not depend on that process.
 """
 

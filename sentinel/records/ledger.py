@@ -127,7 +127,7 @@ class Ledger:
 
     @contextmanager
     def decider(self, recipes: Sequence[Recipe]) -> Iterator[Decide]:
-        """Yield a function that returns the verdicts at a commit. Workers start when a verdict is not stored yet."""
+        """Yield a function that returns the verdicts at a commit. Workers start only if a verdict is not stored yet."""
         entries = self._entries(recipes)
         with self.trees() as trees, closing(self._executor(1)) as executor:
             sweep = Sweep(self.target, recipes, entries, trees, self.surroundings, self._lineage())

@@ -39,7 +39,7 @@ class Change:
     :ivar subject: the bug id, or ``<boundary>: <law>`` for a finding.
     :ivar about: title, severity, place and command.
     :ivar before, after: the verdicts with their kinds; ``before`` is empty if the baseline has no verdict.
-    :ivar old, new: the commits of the two verdicts; empty if these are not of git revisions.
+    :ivar old, new: the commits of the two verdicts; empty for a revision that is not from git.
     :ivar commits: the responsible commit; several if it must be one of them but bisection cannot tell which.
     :ivar why_not: the reason why the responsible commit is unknown.
     """

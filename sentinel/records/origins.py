@@ -84,8 +84,8 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _end(source: bytes, line: int) -> int | None:
-    """Return the last line of the definition whose first line, including decorators, is ``line``; None if there is
-    none."""
+    """Return the last line of the definition whose first line, including decorators, is ``line``; None if no definition
+    begins there."""
     try:
         tree = syntax_of(source)
     except SyntaxError:

@@ -58,7 +58,7 @@ class Sweep:
     ) -> Decided:
         """Return the verdict of each recipe at each commit.
 
-        If an exception (including Ctrl-C) stops the sweep, all verdicts until then are stored.
+        If an exception (including Ctrl-C) stops the sweep, all verdicts that it has measured are stored.
 
         :param executor: creates the executor. It is called only if a verdict is not stored.
         :raises GitError: if the mirror is unreadable.
@@ -81,8 +81,8 @@ class Sweep:
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
         """Copy a commit's stored verdicts to the result. Return its revision and the recipes without a stored verdict.
 
-        If the mirror lacks objects of the commit, all verdicts are ``unavailable``, and None and no recipe are
-        returned.
+        If the mirror lacks objects of the commit, all its verdicts are ``unavailable``. The result is then None and an
+        empty list.
         """
         try:
             revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._surroundings)

@@ -108,7 +108,7 @@ def difference(recorded: Recorded, now: Recorded) -> list[str]:
     if recorded["observation"] is None and now["observation"] is None:
         return lines
     if recorded["observation"] is None or now["observation"] is None:
-        # Only if the verdicts agree, because different verdicts already explain why one side has no measurement.
+        # Reported only if the verdicts agree, because different verdicts already explain the missing measurement.
         return lines or [
             "drifted: values were measured now, but not when the entry was recorded"
             if now["observation"]
@@ -298,7 +298,7 @@ class Update:
 
 
 def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool = False) -> Update:
-    """Update a baseline from the last run in a report folder. Entries that did not change keep every byte.
+    """Update a baseline from the last run in a report folder. Unchanged entries stay the same, byte for byte.
 
     If the baseline stores a target of the run as single files, they are converted to lines.
 

@@ -71,7 +71,7 @@ def paragraphs(text: str) -> list[str]:
 
 
 def shorten(text: str) -> str:
-    """Return the text. If it is longer than the limit, leave out its middle.
+    """Return the text, without its middle if it is longer than :data:`LONGEST`.
 
     The text is cut between words, because :func:`portable` would not recognise half of a path.
     """

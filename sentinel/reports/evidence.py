@@ -124,8 +124,8 @@ def validate(document: Any) -> None:
 
 
 def reason(decision: Decision) -> str:
-    """Return the reason of a decision's verdict as text that is safe to print. If the verdict has none, return the
-    reason of the failure."""
+    """Return the reason of a decision's verdict as text that is safe to print. If the verdict has no reason,
+    return that of the failure."""
     text = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
     return message(text, places_of(decision))
 
@@ -255,7 +255,7 @@ def with_behaviour(document: Document) -> Document:
     """Return a document with the additional fields of published reports: ``status`` and, if the verdict is reproduced
     or fixed, the observed and expected behaviour.
 
-    Only observed values are under ``observed_*``; ``expected_safe_behavior`` comes from the recipe or the law.
+    The fields ``observed_*`` contain only observed values; ``expected_safe_behavior`` comes from the recipe or the law.
     """
     status = document["verdict"]
     if status == "fixed":

@@ -73,9 +73,7 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """Return as text the scenario that a search drew. Return an empty string for a recipe, whose file shows the
-    scenario.
-    """
+    """Return the scenario that a search drew, as text; empty for a recipe, because its file shows the scenario."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
@@ -138,8 +136,8 @@ def _matches(item: Comparison) -> str:
 def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
     """Return the cells of a row: observed values, the value with the bug, the value without the bug.
 
-    ``...`` stands for an unknown value. If the values with and without the bug are equal, the cell of the former reads
-    ``as fixed``.
+    ``...`` stands for an unknown value. If the values with and without the bug are equal, the cell for the value with
+    the bug is ``as fixed``.
     """
     either = unpatched is not ... and fixed is not ... and plain(unpatched) == plain(fixed)
     sides = [... if either else unpatched, fixed]

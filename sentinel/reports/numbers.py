@@ -53,7 +53,7 @@ def one_number(document: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value without its dtype tag."""
+    """Return the nested list of a tensor or array in evidence, without its dtype; other values unchanged."""
     if isinstance(value, Mapping) and ("tensor" in value or "array" in value):
         return value.get("tensor", value.get("array"))
     return value
@@ -74,7 +74,7 @@ def flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def distinguish(one: Any, other: Any) -> list[str]:
-    """Return two different values as two different strings, with as few digits as that needs."""
+    """Return two different values as two different strings, with no more digits than necessary."""
     one, other = [float(one), float(other)] if {type(one), type(other)} == {int, float} else [one, other]
     for digits in (6, 9, 17):
         texts = [format_number(one, digits), format_number(other, digits)]

@@ -28,8 +28,8 @@ HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
 def is_decided(document: Mapping[str, Any]) -> bool:
-    """Return True if the verdict of an evidence document is conclusive, or if the code is missing and its pin expects
-    that."""
+    """Return True if the verdict of an evidence document is conclusive, or if the code is missing, as its pin
+    expects."""
     expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
     return expected or document["verdict"] not in UNDECIDED
 

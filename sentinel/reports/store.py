@@ -81,7 +81,8 @@ def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
 
 
 def file_name(text: str) -> str:
-    """Convert a string to a file name of ``[A-Za-z0-9._-]``. A hash keeps the names of different strings different."""
+    """Convert a string to a file name of ``[A-Za-z0-9._-]``. If the name differs from the string, a hash is appended,
+    so that different strings have different names."""
     safe = _UNSAFE.sub("-", text).lstrip(".-")
     if safe == text and 0 < len(safe) <= _LONGEST_NAME:
         return safe

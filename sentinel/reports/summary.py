@@ -73,10 +73,9 @@ def summary(
 
 
 def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
-    """Return lines that list the known bugs at each revision. Only targets with few revisions are listed.
+    """Return lines about the known bugs at each revision of targets with few revisions: see :func:`_state`.
 
-    The most severe bugs that are present are listed. A target's revisions are sorted by the number of bugs whose state
-    is known, the largest number first.
+    A target's revisions are sorted by the number of bugs whose state is known, the largest number first.
     """
     at: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for document, outcome in results:
@@ -161,9 +160,10 @@ def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
-    """Return the reasons of inconclusive and unavailable verdicts. Leave out expected ones, and laws that do not apply.
+    """Return the reasons of inconclusive and unavailable verdicts. Leave out expected verdicts.
 
-    A law is included if the adapter does not fit the revision.
+    Laws that do not apply are left out too, but not laws that could not be checked because the adapter does not fit
+    the revision.
     """
     return [
         f"{item.verdict}: {item.cause or item.reason}"

@@ -73,7 +73,7 @@ def materialise(
 
     :param entries: every file of the package roots. The tree hash covers all of them.
     :param contents: yields the content of the files to write.
-    :param left_out: files that are not written to the checkout; ``contents`` is not asked for them.
+    :param left_out: files that are not written to the checkout; ``contents`` is called without them.
     :param facts: ``commit``, ``version``, ``digest``, ``dirty``.
     :raises Unavailable: if the revision has no package root, is too large, or changed while it was read.
     """
@@ -314,7 +314,7 @@ def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
         except OSError:
             outer.append(name)
     broken = True
-    while broken:  # Repeated, because a link may lead through another link, and removing the second breaks the first.
+    while broken:  # repeated, because removing a link breaks the links that lead through it
         broken = False
         for name, path in list(inner.items()):
             real = os.path.realpath(path)

@@ -166,9 +166,10 @@ def is_moment(text: str) -> bool:
 
 
 def existed(mirror: Path, commit: str, paths: Sequence[str], name: str = "") -> bool | None:
-    """Return True if an earlier commit changed one of these files, or if ``name`` was defined in one of them.
+    """Return True if this commit or an earlier one changed one of these files.
 
-    :param name: the name of a function, class, import or variable.
+    :param name: the name of a function, class, import or variable. If it is given, only changes count that add or
+        remove its definition.
     :returns: None if git fails or exceeds the time limit, for example because the mirror lacks the commit.
     """
     bound = f"(def|class) +{name}[^a-zA-Z0-9_]|import.*[^a-zA-Z0-9_]{name}|^ *{name} *[:=]"

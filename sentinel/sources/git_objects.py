@@ -15,7 +15,9 @@ _MOST_LISTED = MOST_FILES * 200
 
 
 def commit_of(mirror: Path, name: str) -> str | None:
-    """Return the full hash of the commit for an abbreviated hash or the hash of a tag object; None if there is none."""
+    """Return the full hash of the commit that an abbreviated hash, or the hash of a tag object, stands for; None if the
+    mirror lacks it.
+    """
     assert not set(name) - set("0123456789abcdef"), name
     process = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
     if process.status:
@@ -26,7 +28,7 @@ def commit_of(mirror: Path, name: str) -> str | None:
 
 
 def commit_named(git_dir: Path, name: str, seconds: float | None = None) -> str:
-    """Return the full hash of the commit that a name in a clone stands for; empty if it has no such commit."""
+    """Return the full hash of the commit that a name in a clone stands for; empty if the clone has no such commit."""
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     found = run(git_dir, *words, seconds=seconds)
     return found.out.decode().strip() if found.status == 0 else ""
@@ -66,7 +68,8 @@ def listing(
 
 
 def paths_of_work_tree(top: Path, git_dir: Path, seconds: float) -> list[str]:
-    """Return the paths of files in a work tree that git tracks, has staged, or that no ``.gitignore`` excludes.
+    """Return the paths of the files in a work tree that git tracks (staged files too) or that no ``.gitignore``
+    excludes.
 
     ``.git/info/exclude`` and the user's ``core.excludesFile`` are not read. The path of a nested repository ends with a
     slash.

@@ -78,7 +78,7 @@ def _usable(name: str) -> bool:
 
 
 def merge(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
-    """Return the union of two sets of refs. If both have a ref, that of the newer set counts."""
+    """Return the union of two sets of refs. If both contain a ref, use the value in the newer set."""
     folders = {name[:at] for name in new for at in range(len(name)) if name[at] == "/"}
     rest = {
         name: sha

@@ -248,7 +248,7 @@ class MirrorStore:
         return locked(self.home.mirrors / f".{safe_name(target)}.lock")
 
     def _sweep(self, target: str) -> None:
-        """Remove the leftovers of interrupted runs from one mirror. The caller holds its lock."""
+        """Remove the leftovers of interrupted runs from one mirror. The caller holds the mirror's lock."""
         for pattern in (f".part-{target}-*", f".fetch-{target}.git-*", f".fetch-mirror.git-{target}-*"):
             for leftover in self.home.mirrors.glob(pattern):
                 remove_tree(leftover)

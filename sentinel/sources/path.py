@@ -31,7 +31,7 @@ from sentinel.worker import interpreters
 #: Seconds that git may take to read the commit of a work tree.
 _PATIENCE = 20.0
 
-#: A script for the given interpreter, which locates each package without importing it.
+#: A script for the interpreter whose packages are opened. It locates each package without importing it.
 _FIND = """
 import importlib.util, json, os, sys
 from importlib import metadata

@@ -40,7 +40,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError,
 #: The folders of a wheel that an installer copies into site-packages (PEP 427).
 _IN_SITE_PACKAGES = re.compile(r"^[^/]+\.data/(purelib|platlib)/")
 
-#: The compression methods of wheels. Python's reader cannot limit the output of the others.
+#: The compression methods of wheels. Python's reader cannot limit the output of other methods.
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _LONGEST_METADATA = 1 << 20
 _OPTIONS = (
@@ -53,12 +53,13 @@ _OPTIONS = (
 )
 #: Timeout in seconds. pip closes a silent connection, but not one that occasionally sends a byte.
 _PATIENCE = 3600.0
-#: pip's answers in this run, so that all recipes of a release query the index only once.
+#: pip's results in this run: (distribution, version, home) -> the wheel, or why it cannot be downloaded. So all recipes
+#: of a release query the index only once.
 _answers: dict[tuple[str, str, Path], Path | str] = {}
 
 
 def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = None) -> Checkout:
-    """Return the checkout of a release. A stored version needs no network; ``latest`` always asks the package index.
+    """Return the checkout of a release. A stored version needs no network; ``latest`` always queries the package index.
 
     :raises Unavailable: if pip cannot download it, or its wheel is invalid.
     """

@@ -199,8 +199,8 @@ class Steps:
     :ivar references: returns log-probs of the policy and of the reference for the same tokens or rows.
     :ivar batch: returns a description of the error in a batch; empty for a correct batch.
     :ivar samples: raises if the tokens are not samples of the trained policy.
-    :ivar prompts: returns the prompt tokens of the dataset's rows. Unlike the others, this and ``completions`` run
-        inside the training, and their first arguments are the trainer and the rows.
+    :ivar prompts: returns the prompt tokens of the dataset's rows. Unlike the functions above, this and ``completions``
+        run inside the training, and their first arguments are the trainer and the rows.
     :ivar completions: returns the completions that reward functions receive for the completion tokens of each row.
     :ivar tokens: returns how prepared rows of a dataset differ from the tokens and labels of their own text; empty if
         they do not. Its arguments are the trainer and the rows. It runs inside the training, too.
@@ -257,8 +257,8 @@ class Target:
     :ivar pypi: its distribution's name on PyPI, if upstream publishes one.
     :ivar preload: real third-party packages that are imported before the target, if installed, because boundaries use
         them, or because every checkout would import them again.
-    :ivar moved: dotted path of a package, module or class -> its earlier paths. Everything below it is looked up there
-        too.
+    :ivar moved: dotted path of a package, module or class -> its earlier paths. Names below the path are also looked up
+        below the earlier paths.
     :ivar registries: families whose members need no binding of their own.
     :ivar stub_versions: package -> the version that its stub module reports, for targets that reject unknown versions.
     :ivar arguments: canonical input -> parameter names, newest first, for bindings without their own.
@@ -267,7 +267,7 @@ class Target:
         version, it is a plain value or an :class:`Alias`.
     :ivar defaults: the sources of the configuration's defaults. Each is the dotted path of a dataclass, the dotted path
         of a function that returns a function which adds arguments to a parser, or a YAML file below an import root. A
-        stand-in that has at least two of their options gets the others.
+        stand-in that has at least two of a source's options gets the remaining ones.
     :ivar no_signal: globs over dotted paths of code that carries no training signal although its names suggest it,
         such as kernels and servers; at most :data:`MOST_GLOBS`. ``sentinel coverage -v`` does not list the functions
         that match, but all figures count them.

@@ -100,7 +100,7 @@ class Function:
     :ivar inputs: the inputs of the current call; set only if the user passed ``call``.
     :ivar interrupted: whether the last exception was a KeyboardInterrupt.
     :ivar used: whether the function was called, or one of its attributes was read.
-    :ivar received: parameter -> the value that every call passed; ``...`` if calls passed tensors or several values.
+    :ivar received: parameter -> the value that every call passed; ``...`` if calls passed tensors or different values.
     """
 
     f: Callable[..., Any]
@@ -179,7 +179,7 @@ class Bound:
     :ivar needed: the inputs that must have a value in every call.
     :ivar read: the inputs that ``call`` has read so far.
     :ivar call: the file and line of ``call``; empty without it.
-    :ivar of_call: text of an exception that ``call`` itself raised, and not the function -> the exception.
+    :ivar of_call: text of an exception -> the exception, if ``call`` raised it and not the function.
     :ivar derived: parameter -> the input that its value is computed from.
     :ivar given: parameter to which every call passes a value -> its default, which is never used.
     :ivar sizes: dimension of the input tensors -> its largest size in a call so far.
@@ -435,7 +435,7 @@ def is_mask(contract: Contract, name: str) -> bool:
 
 
 def passed_names(contract: Contract) -> tuple[str, ...]:
-    """Return the names of what a contract passes to a function in addition to the inputs."""
+    """Return the names of the arguments that a contract passes to a function in addition to the inputs."""
     return tuple(_PASSED.get(contract.name, ()))
 
 
@@ -479,7 +479,7 @@ def _mismatch(
     if other and contract.mask in missing:
         lines.append(f"If it takes and returns one number per response, without a mask, use the contract {other}.")
     masks = {name: None for name in missing if is_mask(contract, name)}
-    # If no option is undecided, Check._try_ways tries the function without a mask itself.
+    # Only if an option is undecided: otherwise, Check._try_ways tries the function without a mask.
     if masks and undecided and (responses := without_mask(contract, {**names, **masks})):
         lines.append(
             "If it takes one number per response, such as log-probs that are already summed, it needs no mask: "

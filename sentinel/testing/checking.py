@@ -251,7 +251,8 @@ class Check:
         :param law: the only law that the caller needs; empty for all. If the function object is new, only this law is
             checked, because a fixture may create a new object for each test. If the object is the same as in the last
             call, all laws are checked.
-        :param in_summary: do not warn about defaults that no call changes, because pytest's summary lists them.
+        :param in_summary: do not warn about parameters that every call leaves at the default, because pytest's summary
+            lists them.
         """
         from sentinel.testing.report import in_words
 
@@ -315,9 +316,9 @@ class Check:
         )
 
     def _left_out(self, session: LawSession, subject: Subject) -> LeftOut:
-        """Return a function that tells why a law must skip a scenario.
+        """Return a :data:`LeftOut` function for the chosen dialects.
 
-        The law must skip a scenario if, with the chosen dialects, the oracle itself breaks the law there. For example,
+        A law must skip a scenario if, with the chosen dialects, the oracle itself breaks the law there. For example,
         a row without tokens changes a mean that counts such rows.
         """
         from sentinel.laws.law import Case
@@ -355,7 +356,7 @@ class Check:
         by_definition = self._left_out(session, search.subject)
         of_others = finite is not None and bool(search.outcomes[finite].findings)
 
-        known: dict[int, tuple[Any, bool]] = {}  # by id, with the inputs, so that the id stays theirs
+        known: dict[int, tuple[Any, bool]] = {}  # by id; storing the inputs keeps their id from being reused
 
         def breaks_finite(inputs: Any) -> bool:
             if id(inputs) not in known:
@@ -399,7 +400,7 @@ class Check:
         return bound, session, search
 
     def _still_broken(self, f: Any, settings: Mapping[str, Any]) -> list[str]:
-        """Return the laws that the function still breaks if these settings are chosen in addition."""
+        """Return the laws that the function still breaks with these settings, in addition to the chosen ones."""
         key = self._broken_key(settings)
         if key not in self._broken_with:
             twin = copy(self)
@@ -410,10 +411,10 @@ class Check:
         return self._broken_with[key]
 
     def _mends(self, f: Any, law: Law, settings: Mapping[str, Any]) -> bool:
-        """Return True if the function keeps a law if these settings are chosen in addition.
+        """Return True if the function keeps a law with these settings, in addition to the chosen ones.
 
-        :meth:`_still_broken` says the same, but it searches all laws, and a few scenarios of this law refute most
-        settings.
+        A few scenarios of this law refute most settings, so they are tried before :meth:`_still_broken`, which searches
+        all laws.
         """
         twin = copy(self)
         twin.choices = {**self.choices, **settings}

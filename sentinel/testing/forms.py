@@ -147,7 +147,8 @@ def with_edge_laws(contract: Contract) -> Contract:
 
 
 def with_own_masks(law: Law, contract: Contract) -> Law:
-    """Return a law about masked tokens for a contract whose inputs have several masks, such as those of two responses.
+    """Return a law about masked tokens for a contract whose inputs have several masks, such as one for each response of
+    a pair.
 
     The returned law is checked for one mask after another, each time with only the inputs that the mask covers. Other
     laws are returned unchanged.
@@ -230,12 +231,11 @@ _ADDED = ("log_prob", "log_ratio", "reward")
 
 
 def per_response(contract: Contract, names: Collection[str]) -> Contract:
-    """Return the contract with scenarios for a function that takes these inputs as one number per response.
+    """Return the contract with scenarios for a function that takes the inputs ``names`` as one number per response.
 
     All tokens of a response have the same value. Only log-probs and rewards differ between tokens, because the
     response's number is their sum.
 
-    :param names: the inputs.
     :raises TypeError: for an input that has no number per token.
     """
     for name in names:

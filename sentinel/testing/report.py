@@ -198,7 +198,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Explanations:
-    """Functions that search for the explanation of a finding. Their result is empty if there is none.
+    """Functions that search for the explanation of a finding. Their result is empty if they find none.
 
     :ivar agreeing: takes a finding; returns other choices with which the function under test agrees with the oracle.
     :ivar slip: takes a finding; returns the slip that makes the oracle agree with the function under test.

@@ -17,7 +17,7 @@ class Mismatch(TypeError):
     """Raised if parameters and inputs do not match.
 
     :ivar table: lines that show which input each parameter gets.
-    :ivar advice: lines that say what to pass, as far as names alone can tell.
+    :ivar advice: lines that say what to pass, according to the names only.
     :ivar names: input -> parameter, for the inputs that match.
     :ivar missing: required inputs without a parameter.
     :ivar unknown: parameters without a default that match no input.

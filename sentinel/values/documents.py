@@ -476,7 +476,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return data
 
 
-#: For longer keys the standard library takes quadratic time.
+#: A pattern for TOML keys with too many parts, which cost the standard library quadratic time.
 _LONG_KEY = re.compile(r"""(?:(?:(?<![\w-])[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*)""" + f"{{{MAX_DEPTH}}}")
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 

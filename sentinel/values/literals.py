@@ -204,7 +204,7 @@ def plain(value: Any) -> Any:
 
 
 def untyped(value: Any) -> Any:
-    """Return the value that :func:`typed` wrote."""
+    """Return the value that :func:`typed` has converted."""
     if isinstance(value, Mapping):
         if not {"dtype", "shape", "tensor"} <= value.keys():
             return {name: untyped(item) for name, item in value.items()}

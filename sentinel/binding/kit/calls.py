@@ -41,7 +41,7 @@ def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
 
 
 def two_token_logits(log_probs: Any) -> Any:
-    """Make logits [rows, tokens, 2] that give token 1 these log-probs [rows, tokens]."""
+    """Make logits [rows, tokens, 2] with which token 1 has the given log-probs [rows, tokens]."""
     return torch.stack([torch.zeros_like(log_probs), log_probs - torch.log(-torch.expm1(log_probs))], -1)
 
 
@@ -67,7 +67,7 @@ def call_with(
     :param leading: the inputs that are passed by position, before the others.
     :param takes: the inputs that are passed by name; by default all that are not in ``leading``.
     :param values_of: input -> (value in the contract -> value that the function takes).
-    :param since: input that older versions lack -> the value that stands for the behaviour of these versions.
+    :param since: input that older versions lack -> the value with which newer versions behave like these.
     :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
         the binding's ``outputs``.
     :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
@@ -118,7 +118,11 @@ def takes_input(boundary: Any, name: str) -> bool:
 def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a function for a KL estimate. The estimator is selected by name, or in older versions by switches."""
+    """Call a function for a KL estimate.
+
+    :param switches: estimator -> the arguments that select it in versions without a parameter for the estimator's name.
+    :param names: the inputs that are passed in addition to the estimator.
+    """
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
@@ -158,7 +162,7 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
     (:data:`AFTER_ENDS`).
 
     :param ends: booleans that mark the ends of episodes, [batch, tokens] or [tokens].
-    :param like: a tensor with the dtype of values.
+    :param like: a tensor whose dtype the arguments for values get.
     """
     names = list(names)
     last = ends[..., -1:].any(-1).to(ends.dtype)
@@ -217,8 +221,8 @@ def call_each(
 
         * ``row``: once for each response, with its valid tokens;
         * ``rows``: once, with a vector of valid tokens for each response;
-        * ``group`` and ``groups``: the same with a vector of responses for each prompt, for inputs of [batch] or
-          ``sums``. Responses without a valid token are left out;
+        * ``group`` and ``groups``: the same for prompts: a vector has one number for each response to the prompt. Use
+          it for inputs of [batch] and for ``sums``. Responses without a valid token are left out;
         * ``batch``: once, with the whole tensors;
         * ``stream``: once, with the valid tokens of all rows, [tokens].
     :param reads: output -> its place in the result of a call.
@@ -267,8 +271,8 @@ def call_each(
 
 
 def call_rates(boundary: Any, inputs: Mapping[str, Any], *, step: str, **options: Any) -> dict[str, Any]:
-    """Call a function once for each step of a run. It returns the step's learning rate, or the rate's ratio to the
-    peak.
+    """Call a schedule function once for each step of a run, and return the learning rates: the peak rate times each
+    result.
 
     :param step: the parameter that takes the step.
     :param options: further options of :func:`call_with`.
@@ -308,7 +312,7 @@ def call_sums_of_log_probs(boundary: Any, inputs: Mapping[str, Any], **upstream:
     """Call a function of logits and labels that returns the sum of the log-probs of each row. Logits at a position
     predict the next label.
 
-    The function gets each row once for each of its tokens, with labels up to this token. The log-prob of a token is the
+    For each token, the function gets the token's row with labels up to this token. The log-prob of a token is the
     difference of two such sums.
     """
     logits, ids, valid = inputs["logits"], inputs["token_ids"], inputs["response_mask"] != 0

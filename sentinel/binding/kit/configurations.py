@@ -31,7 +31,7 @@ def nest_options(options: Mapping[str, Any]) -> Any:
 def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the options that a class accepts in this version.
 
-    :param usual: option -> the value that stands for the behaviour of versions without the option.
+    :param usual: option -> the value with which newer versions behave like versions without the option.
     :raises AbsentError: if the class lacks an option whose value differs from ``usual``.
     """
     names: set[str] = set()

@@ -40,11 +40,11 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
     """Make a causal language model whose outputs come from a table of logits, which is its only parameter.
 
     The model adds a first token before each row of ``table``, and one position after the row. Each token of each row
-    has its own id (:func:`token_ids`), by which the model looks up the output of the position before the token. So a
-    trainer may cut, pad, pack and reorder the sequences. An end token is read as the next token of the row.
+    has its own id (:func:`token_ids`). To find the output at a position, the model looks up the id of the next token.
+    So a trainer may cut, pad, pack and reorder the sequences. The end token stands for the next token of the row.
 
-    :param table: [rows, tokens]: log-probs, or [rows, tokens, choices]: logits.
-    :param after: [rows]: log-probs of the position after the last token; by default 0.
+    :param table: log-probs [rows, tokens], or logits [rows, tokens, choices].
+    :param after: log-probs [rows] of the position after the last token; by default 0.
     :param trains: whether the table is copied into a parameter. Otherwise gradients reach the given tensor.
     :param scores: whether to make a reward model, which returns the sum of the table over a row's tokens.
     """
@@ -130,7 +130,8 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Return the token ids that select the entries of a :func:`token_table`, for the valid tokens of each row.
+    """Return the ids of a :func:`token_table` for each row: the first id, which precedes the row, and those of its
+    valid tokens.
 
     If ``ended`` is set, the last id of each row is that of the end token.
     """
@@ -163,7 +164,7 @@ def table_tokenizer(model: Any) -> Any:
 
 
 def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
-    """Return training arguments for one optimiser step with learning rate 0 on these rows."""
+    """Return training arguments for one optimiser step on this number of rows, with learning rate 0."""
     size = micro_batch_size or rows
     return {
         "output_dir": "unused",

@@ -23,7 +23,7 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 class _Collectives:
     """Replaces torch.distributed's collectives for simulated ranks, which are threads.
 
-    All ranks of a group must call the same collective; in a training run, they would hang otherwise. Only one rank runs
+    All ranks of a group must call the same collective; otherwise, a training run would hang. Only one rank runs
     at a time: the lowest that does not wait for others. So the order of calls and results is deterministic.
 
     :ivar failure: the first error: one that a rank raised, or a RanksDisagreeError. None if there is no error.
