@@ -6,7 +6,7 @@
 
 `recipes` counts a recipe as seen if its boundary differs between base and head on random scenarios: in numbers, or
 because only one of the two breaks a law. `comments` compares the boundaries that reach the changed file but no changed
-code (at most five, sampled with the commit as the seed), with 20 scenarios each; every difference is false.
+code (at most five, sampled with the commit as the seed), with 20 scenarios each; every difference is a false alarm.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _seen(
 
 
 def comments(catalog: Catalog, names: Sequence[str]) -> None:
-    """Compare the newest commits that change a file which boundaries reach, but no code which they reach."""
+    """Compare the newest commits with their parents. Only commits count that change a file which boundaries reach, but
+    none of the code which they reach."""
     store, total, wrong = MirrorStore(), 0, 0
     for name, _, pairs in (each.partition("=") for each in names):
         wanted = int(pairs or 10)

@@ -6,7 +6,7 @@ It needs a full mirror of verl (`sentinel mirror add verl`), starts without stor
 sample); the maximum size of working copies on disk; and the memory of the controller;
 2. the same sweep again, without new commits;
 3. a bisection over all commits of main, without stored results;
-4. the number of distinct closures among the first commits, for each tenth of the commits;
+4. how the number of distinct closures grows with the number of commits, in ten steps;
 5. with `--main-job`, sweeps of the main job's recipes over all commits of each target, without stored results.
 
 Times are given in wall-clock seconds and in CPU seconds of all processes. Other work on the machine does not affect the

@@ -6,8 +6,8 @@ on the first :data:`QUICK` random scenarios, and on glimpses (one additional sce
 Violations that the unchanged code has too do not count. A mutant is
 
 * `killed`: a law breaks in a scenario in which the unchanged code obeys it (`glimpsed`: only in a glimpse);
-* `survived`: an output differs in one of :data:`WIDE` random scenarios, but the quick search breaks no law (`late`: one
-  of these scenarios breaks a law);
+* `survived`: an output differs in one of :data:`WIDE` random scenarios, but no law breaks in the quick search (`late`:
+  a law breaks in another of these :data:`WIDE` scenarios);
 * `loud`: it raises where the original did not, and differs in nothing else, so users notice it;
 * `quiet`: its outputs equal the original's in all scenarios, so it may be equivalent;
 * `unreached`: no scenario evaluates the changed expression.

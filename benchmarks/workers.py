@@ -169,7 +169,7 @@ def watched(checker: Checker, target: Any, training: Training, steps: int, bug: 
         events = Path(folder) / "events.jsonl"
         watching = kind(target.name, target.packages, events, Budget(every=1, share=1.0))
         watching.ready(60.0)
-        watching.watcher.copies.maxsize = 0  # no limit, because steps of a millisecond would fill it
+        watching.watcher.copies.maxsize = 0  # no limit, because steps of a millisecond would fill the queue
         rewards = [training.step() for _ in range(steps)]
         watching.stop()
         bugs.restore()

@@ -1,4 +1,4 @@
-"""The checker of a watched run: converts calls that the run's processes send to scenarios, and checks laws on them.
+"""The checker of a watched run: receives calls from the run's processes, converts them to scenarios, and checks laws.
 
 The checker is a separate process that imports the same modules of the framework as the run does, and uses no
 accelerator. Violations go to the events file and to standard error. If the checker ends, hangs or fails, the
@@ -159,7 +159,7 @@ class Checker:
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
         #: ``_answered``: numbers of the readings for which a process has reported whether it could wrap the function.
-        #: ``_watched``: numbers of those for which it could.
+        #: ``_watched``: numbers of the readings whose function was wrapped.
         self._answered: set[int] = set()
         self._watched: set[int] = set()
         self._names: set[str] = set()
@@ -184,7 +184,7 @@ class Checker:
         self._skipped: dict[str, str] = {}
         self._firsts: dict[str, int] = {}
         self._place: Path | None = None
-        self._polled = self._busy = -math.inf  # when messages were last received, and when one last had to wait
+        self._polled = self._busy = -math.inf  # last time of looking for messages, and last time that one had to wait
         self._applied: dict[str, str] = {}
 
     def prepare(self, modules: Sequence[str]) -> None:
@@ -716,7 +716,7 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
     """Yield a line for each of the first few causes, and a line with the number of further causes.
 
-    :param noun: what the causes count; empty to leave out the counts.
+    :param noun: what is counted for each cause, such as ``call``; empty to leave out the counts.
     """
     for cause in itertools.islice(causes, _CAUSES):
         yield f"{cause} ({counted(causes[cause], noun)})" if noun else cause

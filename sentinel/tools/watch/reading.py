@@ -43,7 +43,7 @@ _TURNED = 18
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
 #: Stands for the value in the call. It is one of the possible values of an input that only some calls contain.
 _SHOWN = object()
-#: Replaces a part of a call with another valid value.
+#: Requests that a part of a call is replaced by another valid value.
 _ANOTHER = object()
 #: Roles of the keys that scale with the loss.
 _SCALED = ("output", "gradient")
@@ -374,7 +374,8 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
                     scaling.discard(path)
                 differences[path] += 1
         together: dict[Path, Any] = {}
-        # Each of these parts has no effect alone. Together they may have one, such as a coefficient and its factor.
+        # Parts that have no effect when one of them is changed may have an effect when several are changed, such as a
+        # coefficient and its factor.
         for path in sorted(idle, key=repr):
             other = _with(reading, inputs, {**together, path: _ANOTHER})
             if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
@@ -490,7 +491,7 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """Add to a reading the inputs of which a call has only one number per response.
+    """Add inputs to a reading for which a call has one number per response instead of one per token.
 
     :raises Unreadable: if no part of a call has these numbers.
     """
@@ -614,7 +615,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Return the result with a loss that gives these parts the gradients that they had in the run."""
+    """Replace the loss in a result by a loss whose backward pass gives these parts the gradients of the run."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
