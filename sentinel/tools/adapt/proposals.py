@@ -666,7 +666,7 @@ def _other_parameters(
 ) -> list[str]:
     """Choose constants for required parameters that match no input.
 
-    Return the parameters that are left at their defaults, if a default is not None or False and so may matter.
+    Return the parameters that are left at a default other than None and False, because such a default may matter.
     """
     for name in match.unknown:
         if name in draft.constants:

@@ -67,9 +67,9 @@ class Pull:
 
     :ivar head: the head commit.
     :ivar base: the merge base of the head and the branch; empty if unknown.
-    :ivar answer: the most serious result. ``introduces``: only the head breaks a law or has a known bug, or the base
-        can be called and the head cannot. ``redefines``: like ``introduces``, but the head deviates only from a
-        contract's definition and breaks no other law. ``fixes``: only the base breaks a law or has a known bug.
+    :ivar answer: the most serious result. ``introduces``: only the head breaks a law or has a known bug, or a boundary
+        can be called at the base but not at the head. ``redefines``: like ``introduces``, but the head deviates only
+        from a contract's definition and breaks no other law. ``fixes``: only the base breaks a law or has a known bug.
         ``changes``: numbers differ. ``nothing``: all that was examined is equal.
     :ivar findings: a sentence for each boundary that differs, and the code that was not examined; or the reason why
         there is no result.
@@ -330,7 +330,8 @@ def headline(pulls: Sequence[Pull], total: int) -> str:
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """Return data for a web page: the number of pull requests by result, and all whose result is not ``nothing``."""
+    """Return data for a web page: the number of pull requests with each result, and the pull requests whose result is
+    not ``nothing``."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {

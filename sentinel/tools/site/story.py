@@ -277,7 +277,7 @@ def _outcomes(
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
         has_right = key in there or right is not None
-        # If a law is broken, this value may still be right; then it is not shown as wrong.
+        # A value may be right although a law is broken; then it is not shown as wrong.
         same = before is None or item["matches_fixed"] is True or (has_right and bare(observed) == bare(right))
         mask = mask_of(contract, inputs[variant]) if variant in inputs else None
         drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}

@@ -69,7 +69,7 @@ ABSENT = "not there where it began"
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the pages of one upstream pull request are written from.
+    """The data from which the pages of one upstream pull request are written.
 
     :ivar recipes: the recipes of the bugs with one root cause. The folder of the pages is named after the first.
     :ivar fix: the tested fix; None if Sentinel has none.
