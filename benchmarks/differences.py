@@ -122,7 +122,7 @@ def comments(catalog: Catalog, names: Sequence[str]) -> None:
 
 
 def _commented(code: Code, before: str, after: str) -> list[str]:
-    """Return the boundaries that reach no changed code, but a changed file in which all definitions are the same."""
+    """Return the boundaries that reach a changed file but no changed code. All definitions in the file are the same."""
     one, other = (code.files(tree) for tree in (before, after))
     touched = set()
     for file in one.keys() & other.keys():

@@ -42,7 +42,7 @@ from sentinel.sources.home import size_of
 
 CATALOG = bundled_catalog()
 
-#: A script that gives a recipe's verdict at one commit: import torch, make a checkout, call the boundary.
+#: A script that prints a recipe's verdict at one commit. It imports torch, makes a checkout and calls the boundary.
 FRESH = """
 import sys
 from sentinel.recipes.catalog import bundled_catalog
@@ -148,7 +148,7 @@ class Watcher(Watch):
         self.most = 0
 
     def look(self) -> None:
-        with contextlib.suppress(OSError):  # the file is being moved
+        with contextlib.suppress(OSError):  # a file was removed while the folder was measured
             self.most = max(self.most, size_of(self._folder) if self._folder.is_dir() else 0)
 
 

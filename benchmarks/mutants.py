@@ -206,7 +206,7 @@ def _ignored(node: ast.expr, defaults: Defaults) -> Edits:
     if isinstance(node, ast.Call):
         for place, keyword in enumerate(node.keywords):
             passed_on = keyword.arg and isinstance(keyword.value, (ast.Name, ast.Attribute))
-            if passed_on and _called(node)[:1].islower():  # without the keyword, a constructor raises
+            if passed_on and _called(node)[:1].islower():  # not constructors, which would raise without the keyword
                 yield _with(node, keywords=[*node.keywords[:place], *node.keywords[place + 1 :]])
 
 
@@ -546,6 +546,6 @@ def _expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
             inner = [node.value] if node.value else []
         elif isinstance(node, _FUNCTIONS):
             inner = list(node.body)
-        elif isinstance(node, ast.Call):  # the called name stays
+        elif isinstance(node, ast.Call):  # the name of the called function is not changed
             inner = [*ast.iter_child_nodes(node.func), *node.args, *node.keywords]
         yield from _expressions(inner)

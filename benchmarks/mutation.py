@@ -186,8 +186,8 @@ class Judge:
         """Return the outcome of a mutant at this boundary.
 
         :param mutant: the adapter file that makes the change.
-        :param exploding: returns an adapter file that makes the changed expression raise. If no output changes with it
-            either, the expression is never evaluated.
+        :param exploding: returns an adapter file that makes the changed expression raise. If the outputs do not change
+            with this file either, the expression is never evaluated.
         """
         law_session, subject = self._law_session.fresh(), replace(self.subject, adapter=str(mutant))
         fate, detail = "quiet", ""
@@ -220,7 +220,7 @@ class Judge:
 
     def _broken(self, law_session: LawSession, subject: Subject, plans: Scenario) -> set[tuple[str, str]]:
         """Return (law, symptom) of each violation that neither a dialect nor rounding explains."""
-        self._search._law_session = law_session  # `genuine_violations` calls it again in float64
+        self._search._law_session = law_session  # `genuine_violations` repeats calls in this session, in float64
         trials = zip(plans, law_session.try_(subject, plans))
         return {
             (law.name, found.symptom)
@@ -268,7 +268,7 @@ class Court:
         self._folder, self._real, self._seed = folder, adapter.file, seed
         (folder / "__init__.py").touch()
         folder.chmod(0o755)
-        # The sandbox can read only the folders of adapters, so the folder of the mutants is listed as one.
+        # The sandbox can read only the folders of adapters, so the folder of the mutants is listed as an adapter's.
         seen = replace(catalog, adapters={**catalog.adapters, "mutants": replace(adapter, file=folder / "__init__.py")})
         found = sorted(subjects(catalog, target, boundaries)[0], key=lambda item: self._lot(item.boundary))[:most]
         self.runner = Runner(seen, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())

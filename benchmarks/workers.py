@@ -43,7 +43,7 @@ from sentinel.worker import calling, probe, stubs, tensors
 _WORDS, _DRAWN = 5, 600
 #: Contracts to try in this order: a worker's step, and if none can be called, a loss.
 _LOSSES = ("policy_update", "policy_loss")
-#: Inputs of a scenario that are replaced: adapters simulate ranks by threads, and this training needs only one rank.
+#: Values that replace inputs of a scenario, because adapters simulate ranks by threads and this training has one rank.
 _ONE = {"dp_size": 1, "max_tokens_per_microbatch": None}
 
 

@@ -61,7 +61,7 @@ class Imports:
         """Return the packages that the modules of these functions import, directly or through other modules of the
         project.
 
-        :param python: the interpreter that must have the packages.
+        :param python: the interpreter in which the packages must be installed.
         """
         named: dict[str, dict[str, None]] = {}
         chosen = list(signatures)

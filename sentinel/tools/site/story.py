@@ -120,7 +120,7 @@ def sides(bug: Bug) -> tuple[Evidence | None, Evidence | None]:
     return before, next((evidence for evidence in bug.evidence if evidence.verdict == "fixed"), None)
 
 
-#: Words in the note of a pin which lacks the bug because it is older than the bug.
+#: Words in the note of a pin that does not have the bug because its revision is older than the bug.
 _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 

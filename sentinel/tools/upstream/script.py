@@ -289,7 +289,7 @@ class _Writer:
         return text.replace("<result>", result).replace("<call>", call)
 
     def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
-        """Yield expressions that have the value of a key.
+        """Yield expressions whose value is the observed value of a key.
 
         In them, ``<result>`` and ``<call>`` stand for the result and the arguments of the call.
         """

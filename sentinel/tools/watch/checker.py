@@ -125,7 +125,7 @@ class Process:
     waits: bool = False
 
     def send(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # the process may have ended; receiving from it reports that
+        with contextlib.suppress(OSError):  # the process may have ended; then the next recv() reports it
             self.connection.send(message)
 
 
@@ -261,7 +261,7 @@ class Checker:
             self._take(process, message)
 
     def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
-        """Finish a process; after the last one, write the summary."""
+        """Add up the counts of a process that has ended. If no process is left, write the summary."""
         del self._processes[process.connection]
         self._skipped |= process.memory.skipped
         if not self._processes and (late := len(self._waiting) + len(self._readings.keys() - self._answered)):
@@ -287,7 +287,8 @@ class Checker:
                 self._waiting.append((number, subject))
 
     def _offer(self) -> None:
-        """Tell each waiting process which functions to watch. Notify it when the checker has read all its functions."""
+        """Tell each waiting process which functions to watch, and whether the checker has read all functions of its
+        modules."""
         for process in self._processes.values():
             if not process.waits:
                 continue
@@ -428,7 +429,7 @@ class Checker:
             known = isinstance(error, (Unreadable, AbsentError))
             reason = (str(error) if known else f"{type(error).__name__}: {error}")[:300]
             self._not["watched"][reason] += 1
-            # A binding may belong to other versions, or name a module that the run has not imported.
+            # It is no failure if a binding belongs to other versions, or names a module that the run has not imported.
             elsewhere = isinstance(error, DriftError) or not self._modules[number] <= {None, *self._loaded}
             if not known and (boundary is not None or not elsewhere):
                 self._failed.setdefault(reason, []).append(subject.name)

@@ -15,7 +15,7 @@ from typing import Any
 
 #: Stands for a value that is not copied, such as an object: see :func:`plain`.
 SET = "set"
-#: Maximum length of a string or list that is taken as a setting. A longer string may be a text.
+#: Maximum length of a string or list that is copied as a setting. A longer string may be a text of the training data.
 _LONGEST = 64
 #: Generation options that a trainer sets itself, or that do not change the policy.
 _HARMLESS = (

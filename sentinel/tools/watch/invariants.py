@@ -468,9 +468,9 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
 def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     """Compare the gradient of a micro-batch's loss with the documented loss's gradient, for each output of the model.
 
-    Gradients are divided by the gradient of the loss itself, so that a scaled loss does not matter. The documented
-    gradient is computed for the observed outputs, and for outputs moved by their rounding error in both directions:
-    near a clip bound, the gradient on either side of the bound is right.
+    Gradients are divided by the gradient of the loss itself, which removes a scale factor of the loss. The documented
+    gradient is computed for the observed outputs, and for outputs moved by their rounding error in both directions,
+    because near a clip bound, the gradients on both sides of the bound are right.
     """
     scale, slopes = values["slope"], values["slopes"]
     if scale is None or not scale or not any(slopes):
@@ -639,7 +639,7 @@ def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
 def _plan(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the plan of an epoch.
 
-    :raises DoesNotApply: if it is not known.
+    :raises DoesNotApply: if the plan is unknown.
     """
     epoch: Mapping[str, Any] | None = values.get("epoch")
     if epoch is None:

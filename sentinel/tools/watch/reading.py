@@ -41,7 +41,8 @@ _TURNED = 18
 #: The keys that a contract observes have roles. Keys with these roles are compared with the result of a call, or with
 #: its gradients; other keys are not.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
-#: Stands for the value in the call. It is one of the possible values of an input that only some calls contain.
+#: In ``Reading.open``, this is among the possible values of an input that only some calls contain. It stands for the
+#: value in the call.
 _SHOWN = object()
 #: Requests that a part of a call is replaced by another valid value.
 _ANOTHER = object()
@@ -96,7 +97,7 @@ class Reading:
         (``zero``).
     :ivar open: the inputs that no part of a call shows, or that a part shows only in some calls; each with its possible
         values.
-    :ivar keys: the contract's keys that a result determines; empty until these keys are known.
+    :ivar keys: the contract's keys whose values follow from a call's result; empty until these keys are known.
     :ivar idle: parts that are not copied, because they do not affect the results of the adapter's calls.
     :ivar scaling: parts that multiply a loss and its gradients in every scenario, such as the number of micro-batches
         of a step. Their values may differ from the adapter's call.
@@ -509,8 +510,8 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
 
 
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
-    """Read the example scenarios back from the adapter's calls, and return the contract's keys that a result
-    determines.
+    """Read the example scenarios back from the adapter's calls, and return the contract's keys whose values follow from
+    a call's result.
 
     :raises Unreadable: if no example can be read, or a scenario read from a call does not mean the same as the
         original.

@@ -427,8 +427,8 @@ class Training:
                 batch = args[2] if len(args) > 2 else kwargs.get("inputs")
                 batch = dict(batch) if isinstance(batch, Mapping) else {}
                 some = "advantages" in _rows(batch) if evaluation is not None else self._consumed(batch)
-                # With advantages, calls are copied in any case for the first micro-batch only: one micro-batch shows
-                # how the loss gets its log-probs.
+                # In a step with advantages, only the calls of the first micro-batch are copied in any case, because one
+                # micro-batch shows how the loss gets its log-probs.
                 watcher.forced = evaluation is None and not (some and self._micro)
                 handles = list(self._listened(trainer, forwards, batch, some))
             self._inside = True
@@ -1024,7 +1024,7 @@ def _ranks(trainer: Any) -> dict[str, Any]:
 
 
 def _references(trainer: Any) -> list[tuple[str, Any]]:
-    """Return the trainer's reference model with a name, as a list; empty if the trainer has none."""
+    """Return ``[("reference", model)]``, or an empty list if the trainer has no reference model."""
     torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
