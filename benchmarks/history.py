@@ -9,8 +9,8 @@ sample); the maximum size of working copies on disk; and the memory of the contr
 4. how the number of distinct closures grows with the number of commits, in ten steps;
 5. with `--main-job`, sweeps of the main job's recipes over all commits of each target, without stored results.
 
-Times are given in wall-clock seconds and in CPU seconds of all processes. Other work on the machine does not affect the
-latter.
+Times are given in wall-clock seconds and in CPU seconds of all processes. Other work on the machine does not affect CPU
+seconds.
 """
 
 from __future__ import annotations

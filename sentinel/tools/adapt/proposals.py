@@ -81,8 +81,8 @@ class Kind:
     :ivar outputs: the contract's outputs. If a function returns only one value, it counts as the first output.
     :ivar settings: maps each required input that may have no parameter to (pattern, value) pairs. The first pair whose
         pattern occurs in the function's name gives the input's value. An empty pattern occurs in every name.
-    :ivar sums: inputs of shape ``[batch, tokens]`` that a function may take as one number per row, each with the mask
-        over which it is summed.
+    :ivar sums: inputs of shape ``[batch, tokens]`` that a function may take as one number per row. Each input is mapped
+        to the mask over which it is summed.
     :ivar aside: a pattern that the function's name must not contain.
     :ivar alone: whether the last unmatched parameter is matched with the last unmatched input, whatever the
         parameter's name.

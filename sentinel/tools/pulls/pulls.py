@@ -45,8 +45,8 @@ ANSWERS: tuple[Answer, ...] = get_args(Answer)
 #: The time limit for one pull request in seconds. Boundaries without a result by then are not compared.
 _LONGEST = 600.0
 
-#: The number of processes with base revisions that are kept for the next pull requests, which may have the same base.
-#: Each uses about 500 MB, most of which they share.
+#: The maximum number of processes that are kept for the next pull requests. Each has imported a base revision, and the
+#: next pull requests may have the same base. A process uses about 500 MB, and shares most of it with the others.
 _PLACES = 6
 
 _PROVEN = "No code that carries training signal differs between the two trees, so nothing was run."
@@ -234,7 +234,8 @@ class Radar:
         return False
 
     def _other_changes(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
-        """Return the changes that no boundary runs, in two lists: those that may affect training, and all others."""
+        """Return the changes that no boundary runs, in two lists: changes that may affect training, and all other
+        changes."""
         one, other = self._code.files(base.tree), self._code.files(head.tree)
         changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
         sides = ((file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed)

@@ -78,7 +78,7 @@ class Bug:
     :ivar evidence: the evidence at the recipe's pins, in their order, followed by the evidence at other refs.
     :ivar histories: the bug's recorded histories, see :mod:`sentinel.records.history`.
     :ivar law: the law that a finding breaks; empty for a bug.
-    :ivar where: the name of the folder that a finding's evidence is in, which identifies the binding; empty for a bug.
+    :ivar where: the name of the folder with a finding's evidence, which identifies the binding; empty for a bug.
     """
 
     target: str

@@ -64,7 +64,7 @@ _MOST_WRITTEN = 4096
 #: Size in bytes at which the events file is rotated, and the number of rotated files that are kept.
 _LARGEST = 16 << 20
 _PUT_ASIDE = 3
-#: Modules that take much memory and that numerical functions do not need: datasets, and other models.
+#: Modules of datasets and of other models. They take much memory, and numerical functions do not need them.
 _INERT = (
     *("datasets", "pandas", "pyarrow"),
     *(f"transformers.{name}" for name in ("trainer", "models", "generation", "modeling_utils", "processing_utils")),

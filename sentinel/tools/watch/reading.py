@@ -187,7 +187,8 @@ class Reading:
         raise Unreadable(f"{written(path)} is missing")
 
     def unread(self, options: Sequence[str]) -> list[str]:
-        """Return those of the given options that the function uses and that no part of the copied call shows."""
+        """Return the given options whose values are unknown: the function uses them, but the copied call has no part
+        that shows them."""
         compared = {path[-1][1] for path in self.plan.paths if len(path) > 1}
         return sorted({*options} & _names(self.boundary.function) - compared)
 
