@@ -102,8 +102,8 @@ def torch_import() -> float:
 def target_imports(jobs: list[Job]) -> float:
     """Return the seconds that all imports of targets take: preloaded packages, and modules of boundaries at each ref.
 
-    The imports run one after the other in forks of one preloader, so that they do not slow each other down. Preloaded
-    packages count only once, although each fresh process would import them again, so this is a lower bound.
+    The imports run one after the other, in forks of one preloader, because parallel imports slow each other down.
+    Preloaded packages count only once, although each fresh process would import them again, so this is a lower bound.
     """
     groups: dict[tuple[str, Ref], list[Recipe]] = {}
     for job in jobs:

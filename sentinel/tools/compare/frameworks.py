@@ -467,7 +467,7 @@ def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> 
 
 
 def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
-    """Map each dotted path to the fewest of its last parts that distinguish it from the others.
+    """Shorten each dotted path to its last parts: as few as distinguish it from all other paths.
 
     The path of a method keeps at least two parts, the class and the method.
     """

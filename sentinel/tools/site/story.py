@@ -46,7 +46,7 @@ Leaks = Mapping[tuple[str, str], Marks]
 class Variant:
     """A variant of a scenario, as the page shows it.
 
-    The first variant has all inputs, and each other variant only those that differ from the first.
+    The first variant has all inputs. Every further variant has only the inputs that differ from the first.
 
     :ivar grids: the inputs that are shown as tables.
     :ivar settings: the names and values of the other inputs.

@@ -124,7 +124,7 @@ def documented(
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
     """Join the data of a document with the texts of the current recipes and fixes.
 
-    :raises SentinelError: if a recipe is missing, or the fix is not the one that the document is about.
+    :raises SentinelError: if a recipe is missing, or if the fix has changed since the document was written.
     """
     target = str(document["target"])
     if target not in catalog.targets:

@@ -47,7 +47,7 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
-    """Run a target's recipes at the head of each pull request that changes the function of one of them.
+    """Run a target's recipes at the head of each pull request that changes the function of at least one recipe.
 
     :param most: the maximum number of pull requests; the newest are chosen.
     """

@@ -30,7 +30,7 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.upstream.upstream_tests import UpstreamTests
 from sentinel.values.literals import Tensor, plain
 
-#: The number of drawn scenarios for each boundary of the fix's bugs, and for each other boundary.
+#: The number of drawn scenarios: for each boundary of the fix's bugs, and for every other boundary.
 OWN, OTHERS = 100, 6
 
 Files = Mapping[str, tuple[bytes, bytes]]

@@ -64,7 +64,7 @@ class _Heard(BaseException):
 class Listener:
     """Replaces a boundary's function, and records the arguments of its last call by name.
 
-    ``inspect.signature``, ``getsource`` and ``unwrap`` return those of the real function, because adapters use them.
+    ``inspect.signature``, ``getsource`` and ``unwrap`` return the real function's values, because adapters call them.
 
     :param answers: computes the result from the arguments; if it is None, calls raise :class:`_Heard`.
     """
@@ -144,8 +144,8 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Return True if the function's result stays the same when parts of the adapter's call are replaced by those of
-        the run's call.
+        """Return True if the function's result stays the same when parts of the adapter's call are replaced by the same
+        parts of the run's call.
 
         Examples of such parts are the prompt of a batch, and values that only an inactive option reads. Parts that are
         not copied from the run must not affect the result. :func:`_idle` has checked this for the adapter's own calls;
@@ -416,7 +416,7 @@ def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> 
 def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
     """Return the observation of the adapter's call after some of its parts were replaced.
 
-    Return None if this call raises, or if no other value is known for a part.
+    Return None if this call raises, or if another valid value is requested (``_ANOTHER``) and none is known.
     """
     function = reading.boundary.function
 

@@ -112,7 +112,7 @@ class Training:
         self._looks = self._age = 0  # ``_age``: number of micro-batches that have used the last rollout
         self._raw: Any = None
         self._answer: Event | None = None  # the event of the loss that is being differentiated
-        self._slopes: list[dict[str, Any]] = []  # the gradient of this loss, and those of the forward passes' outputs
+        self._slopes: list[dict[str, Any]] = []  # gradients of this loss, and of the outputs of its forward passes
         self._scored: list[dict[str, Any]] = []  # the forward passes that report log-probs while a batch is produced
         self._scoring: list[Any] = []
         self._collated: tuple[str, str] | None = None  # the fault of a batch, and the reason if it was not compared

@@ -29,7 +29,7 @@ _NUMBERS = itertools.count()
 ENDED = "the run ended before the function was read"
 #: Seconds that copying may take in every step, whatever the budget.
 _UNNOTICED = 0.02
-#: From the start, copies may take the budget's share of this many seconds, so that calls of a short run are copied too.
+#: Copies may use their share of this many seconds in advance, so that calls of a short run are copied too.
 _AT_FIRST = 100.0
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
