@@ -95,7 +95,7 @@ def state(target: str, ref: str, documents: list[dict[str, Any]], known: set[str
 
 
 def elsewhere(target: str, ref: str, path: str) -> list[str]:
-    """Return the files that define a function (or, for a method, its class); empty if its old file still does."""
+    """Return the files that define a function (or, for a method, its class); empty if its old file still defines it."""
     checkout = open_checkout(bundled_catalog().targets[target], Ref.parse(ref), store=MirrorStore())
     *modules, name = path.split(".")
     if modules[-1][:1].isupper():

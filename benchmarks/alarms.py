@@ -2,10 +2,10 @@
 
     python benchmarks/alarms.py TARGET COUNT [--to FILE] [--before DATE]
 
-This takes the newest COUNT commits of the target's branch that change code which a boundary reaches, and compares each
-with its parent, as an open pull request is compared with its base. Recipes are not run, so only laws raise alarms. If a
-recipe names the commit as the one that introduced its bug, the output contains the bug. A person has to judge the other
-alarms.
+This compares commits of the target's branch with their parents, as an open pull request is compared with its base. It
+takes the newest COUNT commits that change code which a boundary reaches. Recipes are not run, so only laws raise
+alarms. If a recipe names the commit as the one that introduced its bug, the output contains the bug. A person has to
+judge the other alarms.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def search_until_broken(runner: Runner, job: Job) -> Case:
 
 
 def search_and_compare(runner: Runner, job: Job) -> Case:
-    """Search at the parent, and run each shrunk scenario that breaks a law again at the fix."""
+    """Search at the parent for scenarios that break a law. Run each shrunk scenario again at the fix."""
     recipe, missed = job.recipe, f"the contract {job.recipe.contract} has no laws here"
     fix = next(pin.ref for pin in recipe.pins if pin.expect == "fixed")
     for subject in subjects(CATALOG, recipe.target)[0]:

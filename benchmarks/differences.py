@@ -6,7 +6,7 @@
 
 `recipes` counts a recipe as seen if its boundary differs between base and head on random scenarios: in numbers, or
 because only one of the two breaks a law. `comments` compares the boundaries that reach the changed file but no changed
-code (at most five, sampled with the commit as the seed), with 20 scenarios each; every difference is false.
+code (at most five, sampled with the commit as the seed), with 20 scenarios each; every difference is a false alarm.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _seen(
 
 
 def comments(catalog: Catalog, names: Sequence[str]) -> None:
-    """Compare the newest commits that change a file which boundaries reach, but no code which they reach."""
+    """Compare the newest commits with their parents. Only commits count that change a file which boundaries reach, but
+    none of the code which they reach."""
     store, total, wrong = MirrorStore(), 0, 0
     for name, _, pairs in (each.partition("=") for each in names):
         wanted = int(pairs or 10)
@@ -121,7 +122,7 @@ def comments(catalog: Catalog, names: Sequence[str]) -> None:
 
 
 def _commented(code: Code, before: str, after: str) -> list[str]:
-    """Return the boundaries that reach no changed code, but a changed file in which all definitions are the same."""
+    """Return the boundaries that reach a changed file but no changed code. All definitions in the file are the same."""
     one, other = (code.files(tree) for tree in (before, after))
     touched = set()
     for file in one.keys() & other.keys():

@@ -168,7 +168,7 @@ def draw_fixes(seed: int, count: int, corpus: Path | None) -> Iterator[Row]:
 
 
 def draw_new_fixes(count: int) -> Iterator[Row]:
-    """Yield the reversed fixes of new_fixes.jsonl, which no recipe and no earlier list names, in the order drawn."""
+    """Yield the reversed fixes of new_fixes.jsonl in the order of the file. No recipe and no earlier list has them."""
     chosen = [row for row in read(NEW_FIXES) if "dropped" not in row]
     yield from ({"kind": "new fix", "seed": 1, **row, "number": place} for place, row in enumerate(chosen[:count]))
 
@@ -318,7 +318,8 @@ def draw(options: argparse.Namespace) -> Iterator[Job]:
 
 
 def work(options: argparse.Namespace, place: int) -> None:
-    """Run every n-th job whose result the file lacks, for n processes. Jobs are drawn only when needed."""
+    """Run the jobs of one process: of n processes, each runs every n-th job whose result the file lacks. Jobs are drawn
+    only when they are needed."""
     done = {key(row) for row in read(options.to)}
     jobs = (job for job in draw(options) if job[0]["number"] % options.processes == place and key(job[0]) not in done)
     with tempfile.TemporaryDirectory() as folder, closing(Bench(Path(folder), options.seconds)) as bench:

@@ -6,11 +6,11 @@ It needs a full mirror of verl (`sentinel mirror add verl`), starts without stor
 sample); the maximum size of working copies on disk; and the memory of the controller;
 2. the same sweep again, without new commits;
 3. a bisection over all commits of main, without stored results;
-4. the number of distinct closures among the first commits, for each tenth of the commits;
+4. how the number of distinct closures grows with the number of commits, in ten steps;
 5. with `--main-job`, sweeps of the main job's recipes over all commits of each target, without stored results.
 
-Times are given in wall-clock seconds and in CPU seconds of all processes. Other work on the machine does not affect the
-latter.
+Times are given in wall-clock seconds and in CPU seconds of all processes. Other work on the machine does not affect CPU
+seconds.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from sentinel.sources.home import size_of
 
 CATALOG = bundled_catalog()
 
-#: A script that gives a recipe's verdict at one commit: import torch, make a checkout, call the boundary.
+#: A script that prints a recipe's verdict at one commit. It imports torch, makes a checkout and calls the boundary.
 FRESH = """
 import sys
 from sentinel.recipes.catalog import bundled_catalog
@@ -148,7 +148,7 @@ class Watcher(Watch):
         self.most = 0
 
     def look(self) -> None:
-        with contextlib.suppress(OSError):  # the file is being moved
+        with contextlib.suppress(OSError):  # a file was removed while the folder was measured
             self.most = max(self.most, size_of(self._folder) if self._folder.is_dir() else 0)
 
 

@@ -1,4 +1,4 @@
-"""Inject bugs into real training runs of TRL; report which of them watching finds, and at which step.
+"""Inject bugs into real training runs of TRL; report which bugs `sentinel watch` finds, and at which step.
 
     pip install trl==1.16.0                       (or have it on PYTHONPATH)
     python benchmarks/injected.py                 every bug, and four runs without one: ten minutes of a core

@@ -3,7 +3,7 @@
 It needs the mirrors of all targets (`sentinel mirror add TARGET`). It makes three measurements, each with a baseline:
 
 1. All recipes at all their git pins, when checkouts and byte code exist already. The first baseline is a fresh process
-for each verdict, as the runner scripts in published reports use (import torch, import the boundary's module, call it).
+for each verdict, as in the runner scripts of published reports (import torch, import the boundary's module, call it).
 The second is a lower bound for any design: one import of torch, plus each distinct import of a target, spread over the
 cores.
 2. pytest's start-up with the plugin installed but not used, compared with ``-p no:sentinel``.
@@ -102,8 +102,8 @@ def torch_import() -> float:
 def target_imports(jobs: list[Job]) -> float:
     """Return the seconds that all imports of targets take: preloaded packages, and modules of boundaries at each ref.
 
-    The imports run one after the other in forks of one preloader, so that they do not slow each other down. Preloaded
-    packages count only once, although each fresh process would import them again, so this is a lower bound.
+    The imports run one after the other, in forks of one preloader, because parallel imports slow each other down.
+    Preloaded packages count only once, although each fresh process would import them again, so this is a lower bound.
     """
     groups: dict[tuple[str, Ref], list[Recipe]] = {}
     for job in jobs:

@@ -206,7 +206,7 @@ def _ignored(node: ast.expr, defaults: Defaults) -> Edits:
     if isinstance(node, ast.Call):
         for place, keyword in enumerate(node.keywords):
             passed_on = keyword.arg and isinstance(keyword.value, (ast.Name, ast.Attribute))
-            if passed_on and _called(node)[:1].islower():  # without the keyword, a constructor raises
+            if passed_on and _called(node)[:1].islower():  # not constructors, which would raise without the keyword
                 yield _with(node, keywords=[*node.keywords[:place], *node.keywords[place + 1 :]])
 
 
@@ -219,7 +219,7 @@ def _stale(node: ast.expr, defaults: Defaults) -> Edits:
         yield ast.Constant(1 if isinstance(node.augments, (ast.Mult, ast.Div)) else 0)
 
 
-#: The first half of the operators. Laws, domains and scenarios were improved until they killed more of its mutants.
+#: The first half of the operators. Laws, domains and scenarios were tuned on mutants that these operators make.
 FIRST: dict[str, Operator] = {
     "drop a mask": _drop_mask,
     "invert a mask": _invert_mask,
@@ -373,7 +373,7 @@ def _row_order(node: ast.expr, defaults: Defaults) -> Edits:
         yield _expression("call.flip(0)", call=node) if _called(node) == "argsort" else node.args[0]
 
 
-#: The second half of the operators. No law, domain or scenario was tuned with its mutants.
+#: The second half of the operators. No law, domain or scenario was tuned on mutants that these operators make.
 SECOND: dict[str, Operator] = {
     "no cast": _cast,
     "another broadcast": _broadcast,
@@ -438,7 +438,7 @@ EVERY: dict[str, Operator] = {
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-#: Syntax that carries no signal, and names of functions whose calls carry none.
+#: Syntax that does not affect a training signal, and names of functions and modules that only log.
 _NO_SIGNAL = (ast.Raise, ast.Assert, ast.JoinedStr, ast.ClassDef)
 _LOGS = ("logger", "logging", "print", "warnings")
 
@@ -546,6 +546,6 @@ def _expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
             inner = [node.value] if node.value else []
         elif isinstance(node, _FUNCTIONS):
             inner = list(node.body)
-        elif isinstance(node, ast.Call):  # the called name stays
+        elif isinstance(node, ast.Call):  # the name of the called function is not changed
             inner = [*ast.iter_child_nodes(node.func), *node.args, *node.keywords]
         yield from _expressions(inner)

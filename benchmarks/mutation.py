@@ -6,8 +6,8 @@ on the first :data:`QUICK` random scenarios, and on glimpses (one additional sce
 Violations that the unchanged code has too do not count. A mutant is
 
 * `killed`: a law breaks in a scenario in which the unchanged code obeys it (`glimpsed`: only in a glimpse);
-* `survived`: an output differs in one of :data:`WIDE` random scenarios, but the quick search breaks no law (`late`: one
-  of these scenarios breaks a law);
+* `survived`: an output differs in one of :data:`WIDE` random scenarios, but no law breaks in the quick search (`late`:
+  a law breaks in another of these :data:`WIDE` scenarios);
 * `loud`: it raises where the original did not, and differs in nothing else, so users notice it;
 * `quiet`: its outputs equal the original's in all scenarios, so it may be equivalent;
 * `unreached`: no scenario evaluates the changed expression.
@@ -186,8 +186,8 @@ class Judge:
         """Return the outcome of a mutant at this boundary.
 
         :param mutant: the adapter file that makes the change.
-        :param exploding: returns an adapter file that makes the changed expression raise. If no output changes with it
-            either, the expression is never evaluated.
+        :param exploding: returns an adapter file that makes the changed expression raise. If the outputs do not change
+            with this file either, the expression is never evaluated.
         """
         law_session, subject = self._law_session.fresh(), replace(self.subject, adapter=str(mutant))
         fate, detail = "quiet", ""
@@ -220,7 +220,7 @@ class Judge:
 
     def _broken(self, law_session: LawSession, subject: Subject, plans: Scenario) -> set[tuple[str, str]]:
         """Return (law, symptom) of each violation that neither a dialect nor rounding explains."""
-        self._search._law_session = law_session  # `genuine_violations` calls it again in float64
+        self._search._law_session = law_session  # `genuine_violations` repeats calls in this session, in float64
         trials = zip(plans, law_session.try_(subject, plans))
         return {
             (law.name, found.symptom)
@@ -268,7 +268,7 @@ class Court:
         self._folder, self._real, self._seed = folder, adapter.file, seed
         (folder / "__init__.py").touch()
         folder.chmod(0o755)
-        # The sandbox can read only the folders of adapters, so the folder of the mutants is listed as one.
+        # The sandbox can read only the folders of adapters, so the folder of the mutants is listed as an adapter's.
         seen = replace(catalog, adapters={**catalog.adapters, "mutants": replace(adapter, file=folder / "__init__.py")})
         found = sorted(subjects(catalog, target, boundaries)[0], key=lambda item: self._lot(item.boundary))[:most]
         self.runner = Runner(seen, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())

@@ -133,7 +133,7 @@ def try_page(
         if logs:
             (logs / f"{page.name}.{side}.log").write_text(out, "utf-8")
         summary = re.findall(r"(?m)^=*\s*((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", out)
-        shown = summary[-1] if summary else " ".join(out.split())[-80:]  # one line, as a cell of a table is
+        shown = summary[-1] if summary else " ".join(out.split())[-80:]  # one line, to fit into a cell of the table
         results.append(f"{code}: {re.sub(r', [0-9]+ warnings?', '', shown)}")
         run(["git", "checkout", "-q", "--force", revision], clone)
     return "ok", results, statuses

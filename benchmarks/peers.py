@@ -4,9 +4,9 @@
     python benchmarks/peers.py peers/bin --bugs 'sft-*' --correct 2
 
 For each kind of trainer, TrainCheck infers invariants from the trace of one correct run. It then checks them on traces
-of other runs: those with a bug, and random correct runs (those of `drawn.py --seeds`). A bug counts as found if more
-invariants fail than in the same run without the bug. A run takes about a minute of a core. On a machine without a GPU,
-TrainCheck 0.2.0 needs a build of torch for the CPU.
+of runs with a bug, and of random correct runs (as in `drawn.py --seeds`). A bug counts as found if more invariants fail
+than in the same run without the bug. A run takes about a minute of a core. On a machine without a GPU, TrainCheck 0.2.0
+needs a build of torch for the CPU.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ It needs the mirrors of five targets (`sentinel mirror add TARGET`), and makes f
 1. Scenarios per second of an isolated search, in which boundary and oracle run in processes of their own, compared with
 a loop in one process without isolation: same scenarios, boundary, oracle and laws.
 2. Seconds of `--sentinel-laws=quick`, for each target at one ref, and for all five together.
-3. Seconds of the latter with `-n 2`, compared with `-n 1`, and with a run without xdist, which searches on all cores.
+3. Seconds for all five targets with `-n 2`, compared with `-n 1`, and with a run without xdist, which searches on all
+cores.
 4. Time to compare a function with a changed copy that returns equal numbers, divided by the time to run the same
 scenarios at one revision.
 """

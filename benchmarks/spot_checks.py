@@ -1,8 +1,8 @@
 """Check recorded histories: `python benchmarks/spot_checks.py --from reports/history --sample 60`.
 
-A sweep calls a function only once for each distinct closure. This benchmark draws random places in the history at which
-the verdict changes, and computes the verdicts of the last commit before and the first commit after the change again,
-with a checkout of the whole commit and a new process. Any difference is an error of the sweep. It needs full mirrors.
+A sweep calls a function only once for each distinct closure. This benchmark draws random changes of the verdict from
+the histories. It computes again the verdicts of the two commits next to each change, each with a checkout of the whole
+commit and a new process. Any difference is an error of the sweep. It needs full mirrors.
 
 exit status: 0 all agree, 1 some do not
 """

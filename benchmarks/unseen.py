@@ -5,10 +5,10 @@ or outside the inventory (docs/coverage.md). If a commit changes several functio
 are first-parent commits of the targets' branches. Their subject mentions a mistake, they change a function, and neither
 a recipe nor a line of `--known FILE` names the commit or its pull request. A candidate is not a verified bug: its
 subject may refer to a crash.
-2. With `--bugs FILE` (JSON lines: id, target, parent, fix, boundary), compare every bound function that reaches the
-fix's changes at parent and fix (`sentinel diff`), with recipes off. Each bug in the list was reproduced at parent and
-fix before any law was tried. A bug is found if the oracle or another law is broken at the parent and holds at the fix,
-or if the numbers differ. Laws that hold at the parent and are broken at the fix are listed too.
+2. With `--bugs FILE` (JSON lines: id, target, parent, fix, boundary), compare the parent with the fix (`sentinel diff`)
+in every bound function that reaches changed code, with recipes off. Each bug in the list was measured at both revisions
+before any law was tried. A bug is found if the oracle or another law is broken at the parent and holds at the fix, or
+if the numbers differ. Laws that hold at the parent and are broken at the fix are listed too.
 3. With `--draw SEED`, print candidates for the gate's new fixes (benchmarks/new_fixes.jsonl) in random order. The rule
 was written before any result was seen. A candidate is a first-parent commit of a main branch. Its subject matches
 SPEAKS or ALSO, and not ASIDE; it changes a signal function of the inventory that exists on both sides; and no recipe,
@@ -142,7 +142,8 @@ class Miner:
         self.texts = lru_cache(maxsize=256)(self._texts)
 
     def pairs(self, known: Known, *patterns: re.Pattern[str]) -> Iterator[tuple[commits.Commit, commits.Commit]]:
-        """Yield (parent, commit) for each unknown commit whose subject matches one of the patterns, but not ASIDE."""
+        """Yield (parent, commit) for each commit that is not in ``known`` and whose subject matches one of the
+        patterns, but not ASIDE."""
         for parent, commit in pairwise(commits.history(self.mirror, self.head)):
             speaks = any(pattern.search(commit.subject) for pattern in patterns)
             if speaks and not ASIDE.search(commit.subject) and commit not in known:

@@ -43,7 +43,7 @@ from sentinel.worker import calling, probe, stubs, tensors
 _WORDS, _DRAWN = 5, 600
 #: Contracts to try in this order: a worker's step, and if none can be called, a loss.
 _LOSSES = ("policy_update", "policy_loss")
-#: Inputs of a scenario that are replaced: adapters simulate ranks by threads, and this training needs only one rank.
+#: Values that replace inputs of a scenario, because adapters simulate ranks by threads and this training has one rank.
 _ONE = {"dp_size": 1, "max_tokens_per_microbatch": None}
 
 
@@ -169,7 +169,7 @@ def watched(checker: Checker, target: Any, training: Training, steps: int, bug: 
         events = Path(folder) / "events.jsonl"
         watching = kind(target.name, target.packages, events, Budget(every=1, share=1.0))
         watching.ready(60.0)
-        watching.watcher.copies.maxsize = 0  # no limit, because steps of a millisecond would fill it
+        watching.watcher.copies.maxsize = 0  # no limit, because steps of a millisecond would fill the queue
         rewards = [training.step() for _ in range(steps)]
         watching.stop()
         bugs.restore()

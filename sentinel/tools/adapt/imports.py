@@ -32,7 +32,7 @@ class Packages:
     :ivar install: each missing package that proposed functions need, with the paths of these functions. A function
         needs a package if its body uses it or if a base of its class comes from it.
     :ivar stub: missing packages that are only imported; stub modules replace them.
-    :ivar preload: installed packages that the functions use and that would be stubs if the target did not name them.
+    :ivar preload: installed packages that the functions use. A target must name them; otherwise, stubs replace them.
     :ivar versions: the packages of ``stub``, and of the project itself, whose version a module reads.
     """
 
@@ -61,7 +61,7 @@ class Imports:
         """Return the packages that the modules of these functions import, directly or through other modules of the
         project.
 
-        :param python: the interpreter that must have the packages.
+        :param python: the interpreter in which the packages must be installed.
         """
         named: dict[str, dict[str, None]] = {}
         chosen = list(signatures)
@@ -93,7 +93,7 @@ class Imports:
         )
 
     def _used(self, signature: Signature) -> Iterator[str]:
-        """Yield the packages that a function's body uses, and those that the bases of its class come from."""
+        """Yield the packages that a function's body uses, and the packages of its class's bases."""
         _, tree = self._trees[signature.module]
         names = {*signature.names, *(base.partition(".")[0] for base in signature.bases)}
         for local, path in self._names(signature.module, tree):

@@ -79,12 +79,13 @@ class Kind:
 
     :ivar about: a pattern that the function's name must contain.
     :ivar outputs: the contract's outputs. If a function returns only one value, it counts as the first output.
-    :ivar settings: how to choose a required input without a parameter: (pattern, value) pairs, of which the first pair
-        whose pattern occurs in the function's name gives the value. The last pair is the usual value.
-    :ivar sums: inputs of shape ``[batch, tokens]`` that a function may take as one number per row, each with the mask
-        over which it is summed.
+    :ivar settings: maps each required input that may have no parameter to (pattern, value) pairs. The first pair whose
+        pattern occurs in the function's name gives the input's value. An empty pattern occurs in every name.
+    :ivar sums: inputs of shape ``[batch, tokens]`` that a function may take as one number per row. Each input is mapped
+        to the mask over which it is summed.
     :ivar aside: a pattern that the function's name must not contain.
-    :ivar alone: if True, and one parameter and one input are unmatched, they are matched whatever the parameter's name.
+    :ivar alone: whether the last unmatched parameter is matched with the last unmatched input, whatever the
+        parameter's name.
     """
 
     contract: str
@@ -666,7 +667,7 @@ def _other_parameters(
 ) -> list[str]:
     """Choose constants for required parameters that match no input.
 
-    Return the parameters that are left at their defaults, if a default is not None or False and so may matter.
+    Return the parameters that are left at a default other than None and False, because such a default may matter.
     """
     for name in match.unknown:
         if name in draft.constants:

@@ -220,8 +220,8 @@ def _returned(value: ast.expr) -> tuple[str, ...]:
 
 
 def _name_in(value: ast.expr) -> str:
-    """Return the name that an expression starts with: ``x`` for ``x.sum()``. A constant returns its ``repr``, and any
-    other expression an empty string."""
+    """Return the name that an expression starts with, such as ``x`` for ``x.sum()``. Return the ``repr`` of a constant,
+    and an empty string for any other expression."""
     if isinstance(value, ast.Constant):
         return repr(value.value)
     while isinstance(value, (ast.Call, ast.Attribute)):

@@ -151,8 +151,9 @@ def _agreeing(
 ) -> dict[str, Any]:
     """Return changes to the binding's choices after which the oracle agrees with the function.
 
-    Return an empty dictionary if the oracle agrees without a change, or if no change is found. Choices that explain one
-    scenario are tried in others. If the oracle disagrees in one of these, further choices are added.
+    Return an empty dictionary if the oracle agrees without a change, or if no change is found. Changes that make the
+    oracle agree in one scenario are tried in further scenarios. If the oracle disagrees in one of these, more changes
+    are added.
     """
     queue, left = [(dict[str, Any](), _disagreement(session, subject))], _ATTEMPTS
     while queue and left:

@@ -117,8 +117,8 @@ def _family(
 ) -> tuple[str, list[str]]:
     """Return the name of the function that makes the binding, and its arguments after the path.
 
-    It is a function of ``binding.families`` if one serves the contract, otherwise ``Binding``. Settings that the
-    function fixes itself are removed from ``fixed`` and ``accepts``.
+    The name is ``Binding``, unless ``binding.families`` has a function for the contract. Settings that this function
+    fixes itself are removed from ``fixed`` and ``accepts``.
     """
     own = tuple(knobs)
     if proposal.contract == "policy_loss":

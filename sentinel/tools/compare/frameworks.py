@@ -155,7 +155,7 @@ def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
     """Return the scenario with the settings that the function has.
 
     Fixed inputs and dialects get the binding's values. An input whose value the function does not accept gets the first
-    choice of the function.
+    value that the function accepts.
     """
     contract, binding = subject.contract, subject.binding
     own = dict(inputs)
@@ -316,9 +316,10 @@ class Compared:
 class Frameworks:
     """Compares functions of several targets, each at one ref.
 
-    :ivar targets: the names of the targets. The reference is a function of the first that has one.
-    :ivar refs: the ref of each target; the key None holds the ref of all targets without an entry. A target for which
-        both are missing is compared at its branch.
+    :ivar targets: the names of the targets. The reference is a function of the first target that has a function of the
+        contract.
+    :ivar refs: the ref of each target; the key None holds the ref of all targets without an entry. If both entries are
+        missing, a target is compared at its branch.
     :ivar examples: the number of scenarios for each pair of functions.
     :ivar reference: the name of the function with which all others are compared.
     :ivar opened: the opened targets.
@@ -466,7 +467,7 @@ def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> 
 
 
 def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
-    """Map each dotted path to the fewest of its last parts that distinguish it from the others.
+    """Shorten each dotted path to its last parts: as few as distinguish it from all other paths.
 
     The path of a method keeps at least two parts, the class and the method.
     """

@@ -45,8 +45,8 @@ ANSWERS: tuple[Answer, ...] = get_args(Answer)
 #: The time limit for one pull request in seconds. Boundaries without a result by then are not compared.
 _LONGEST = 600.0
 
-#: The number of processes with base revisions that are kept for the next pull requests, which may have the same base.
-#: Each uses about 500 MB, most of which they share.
+#: The maximum number of processes that are kept for the next pull requests. Each has imported a base revision, and the
+#: next pull requests may have the same base. A process uses about 500 MB, and shares most of it with the others.
 _PLACES = 6
 
 _PROVEN = "No code that carries training signal differs between the two trees, so nothing was run."
@@ -67,9 +67,9 @@ class Pull:
 
     :ivar head: the head commit.
     :ivar base: the merge base of the head and the branch; empty if unknown.
-    :ivar answer: the most serious result. ``introduces``: only the head breaks a law or has a known bug, or the base
-        can be called and the head cannot. ``redefines``: like ``introduces``, but the head deviates only from a
-        contract's definition and breaks no other law. ``fixes``: only the base breaks a law or has a known bug.
+    :ivar answer: the most serious result. ``introduces``: only the head breaks a law or has a known bug, or a boundary
+        can be called at the base but not at the head. ``redefines``: like ``introduces``, but the head deviates only
+        from a contract's definition and breaks no other law. ``fixes``: only the base breaks a law or has a known bug.
         ``changes``: numbers differ. ``nothing``: all that was examined is equal.
     :ivar findings: a sentence for each boundary that differs, and the code that was not examined; or the reason why
         there is no result.
@@ -234,7 +234,8 @@ class Radar:
         return False
 
     def _other_changes(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
-        """Return the changes that no boundary runs, in two lists: those that may affect training, and all others."""
+        """Return the changes that no boundary runs, in two lists: changes that may affect training, and all other
+        changes."""
         one, other = self._code.files(base.tree), self._code.files(head.tree)
         changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
         sides = ((file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed)
@@ -330,7 +331,8 @@ def headline(pulls: Sequence[Pull], total: int) -> str:
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """Return data for a web page: the number of pull requests by result, and all whose result is not ``nothing``."""
+    """Return data for a web page: the number of pull requests with each result, and the pull requests whose result is
+    not ``nothing``."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {

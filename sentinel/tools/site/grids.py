@@ -47,7 +47,7 @@ class Grid:
     """One value as an HTML table.
 
     :ivar kind: the dtype and shape of a tensor; empty for other values.
-    :ivar lines: the rows of the table; none if the value cannot be shown as a table.
+    :ivar lines: the rows of the table; empty if the value cannot be shown as a table.
     :ivar plain: the value as text if it has no table.
     :ivar upright: whether a one-dimensional value is shown as a column, so that each number is a row.
     :ivar left: how many rows and columns are left out, as text.

@@ -24,10 +24,10 @@ class Place:
     :ivar fixed_after: the median number of days from the introduction of a bug to its fix, in the recorded histories;
         None if no bug was fixed.
     :ivar fixed: the number of fixes of which ``fixed_after`` is the median.
-    :ivar bound: the number of functions that carry training signal and are bound to a contract, and the number of all
-        that carry training signal; None if unknown.
-    :ivar over_time: maps versions to the number of known bugs that are present there, in the order of time: the oldest
-        and the newest release with a conclusive verdict, then main.
+    :ivar bound: of the functions that carry training signal, the number that is bound to a contract, and the number of
+        all; None if unknown.
+    :ivar over_time: maps versions to the number of known bugs in that version. The versions are the oldest and the
+        newest release with a conclusive verdict, then main.
     """
 
     target: str
@@ -59,7 +59,8 @@ def leaderboard(material: Material) -> Iterator[Place]:
 
 
 def part(row: Row) -> str:
-    """Return the one of :data:`PARTS` that a bug changes, judging from its recipe's signal, contract and laws."""
+    """Return the part of the training signal (one of :data:`PARTS`) that a bug changes, judging from its recipe's
+    signal, contract and laws."""
     if row.bug.contract.startswith("rollout") or row.signal in ("log_prob", "setup"):
         return "rollout"
     if row.signal in _OF_SIGNAL:

@@ -73,7 +73,7 @@ def _span(lifetime: Record) -> dict[str, Any]:
 
 
 def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
-    """Yield the periods in which the code existed and the bug was absent, or its verdict was inconclusive."""
+    """Yield the periods in which the code existed and its verdict was not ``reproduced``, with the verdict."""
     for run in runs:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):

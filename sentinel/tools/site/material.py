@@ -75,10 +75,10 @@ class Bug:
 
     :ivar bug_id: empty for a finding.
     :ivar recipe: the bug's recipe; None if it no longer exists, and for a finding.
-    :ivar evidence: the evidence: that of the pins, in the recipe's order, then that of other refs.
+    :ivar evidence: the evidence at the recipe's pins, in their order, followed by the evidence at other refs.
     :ivar histories: the bug's recorded histories, see :mod:`sentinel.records.history`.
     :ivar law: the law that a finding breaks; empty for a bug.
-    :ivar where: the name of the folder that a finding's evidence is in, which identifies the binding; empty for a bug.
+    :ivar where: the name of the folder with a finding's evidence, which identifies the binding; empty for a bug.
     """
 
     target: str
@@ -144,7 +144,7 @@ class Bug:
 class Material:
     """The data from which a site is built.
 
-    :ivar bugs: all bugs of the targets that have evidence, sorted. A bug itself may have none.
+    :ivar bugs: the bugs of all targets for which there is evidence, sorted. A single bug may have no evidence.
     :ivar laws: the findings of searches.
     :ivar exports: maps each bug for which ``sentinel contribute`` wrote a folder to the text of its runner; the text is
         empty if there is no runner.

@@ -46,7 +46,7 @@ Leaks = Mapping[tuple[str, str], Marks]
 class Variant:
     """A variant of a scenario, as the page shows it.
 
-    The first variant has all inputs, and each other variant only those that differ from the first.
+    The first variant has all inputs. Every further variant has only the inputs that differ from the first.
 
     :ivar grids: the inputs that are shown as tables.
     :ivar settings: the names and values of the other inputs.
@@ -120,7 +120,7 @@ def sides(bug: Bug) -> tuple[Evidence | None, Evidence | None]:
     return before, next((evidence for evidence in bug.evidence if evidence.verdict == "fixed"), None)
 
 
-#: Words in the note of a pin which lacks the bug because it is older than the bug.
+#: Words in the note of a pin that does not have the bug because its revision is older than the bug.
 _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
@@ -277,7 +277,7 @@ def _outcomes(
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
         has_right = key in there or right is not None
-        # If a law is broken, this value may still be right; then it is not shown as wrong.
+        # A value may be right although a law is broken; then it is not shown as wrong.
         same = before is None or item["matches_fixed"] is True or (has_right and bare(observed) == bare(right))
         mask = mask_of(contract, inputs[variant]) if variant in inputs else None
         drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}

@@ -47,7 +47,7 @@ for checkout in job["checkouts"]:
     os.wait()
 """
 
-#: Environment variables of a trial, in addition to those that are copied from the user's environment.
+#: Environment variables of a trial, with their values, and the names of those that are copied from the user.
 _FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 

@@ -36,7 +36,7 @@ def contradictions(recorded: Document, now: Document) -> list[str]:
 
 
 def _recipe(recorded: Document, now: Document) -> Iterator[str]:
-    # A published recipe does not name its pull request: `now` may have the upstream of the catalog's recipe.
+    # A published recipe does not name its pull request, but `now` may name it, from the catalog's recipe.
     for name in (*_OF_RECIPE, *(() if recorded["recipe"]["published"] else ("upstream",))):
         if recorded[name] != now[name]:
             yield f"{name}: the evidence differs from its recipe"
@@ -48,7 +48,7 @@ def _recipe(recorded: Document, now: Document) -> Iterator[str]:
         return
     for variant, inputs in before["variants"].items():
         for name in sorted({*inputs, *after["variants"][variant]}):
-            # If the contract got this input after the evidence was written, the old call had its default.
+            # If the contract got this input after the evidence was written, the recorded call used the default.
             added = name not in inputs and name in after["defaulted"]
             if not added and inputs.get(name) != after["variants"][variant].get(name):
                 where = f"{variant}.{name}" if variant else name

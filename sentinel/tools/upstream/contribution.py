@@ -69,7 +69,7 @@ ABSENT = "not there where it began"
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the pages of one upstream pull request are written from.
+    """The data from which the pages of one upstream pull request are written.
 
     :ivar recipes: the recipes of the bugs with one root cause. The folder of the pages is named after the first.
     :ivar fix: the tested fix; None if Sentinel has none.
@@ -124,7 +124,7 @@ def documented(
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
     """Join the data of a document with the texts of the current recipes and fixes.
 
-    :raises SentinelError: if a recipe is missing, or the fix is not the one that the document is about.
+    :raises SentinelError: if a recipe is missing, or if the fix has changed since the document was written.
     """
     target = str(document["target"])
     if target not in catalog.targets:

@@ -77,7 +77,8 @@ class Exporter:
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
         """Run the recipe at both revisions, and write the runner.
 
-        :param check: whether to test the runner at both revisions. If it disagrees with the evidence, it is left out.
+        :param check: whether to test the runner at both revisions. A runner that disagrees with the evidence is left
+            out.
         """
         sides = []
         for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
@@ -118,8 +119,8 @@ class Exporter:
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:
         """Test the runner at both revisions, and find out which packages it needs.
 
-        All packages that the worker stubbed are stubs at first. As long as the result disagrees with the evidence, a
-        further missing package becomes a stub, or a stub is replaced by the installed package.
+        At first, all packages that the worker stubbed are stubs. If the result disagrees with the evidence, one more
+        missing package becomes a stub, or an installed package replaces a stub, and the runner is tested again.
 
         :raises NoRunner: if the result still disagrees with the evidence at the end.
         """

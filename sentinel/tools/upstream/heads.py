@@ -22,8 +22,8 @@ class Head:
     """The verdict of a recipe at the head of a pull request.
 
     :ivar verdict: ``fixes`` if the recipe is ``reproduced`` at the base of the pull request and ``fixed`` at the head;
-        ``absent`` if the base lacks the bug or the function; otherwise the recipe's verdict at the head or, if its
-        verdict at the base is inconclusive, the verdict at the base.
+        ``absent`` if the base lacks the bug or the function; the verdict at the base if that one is inconclusive and
+        the head does not have the bug; otherwise the verdict at the head.
     :ivar open: whether the pull request is open: GitHub creates a merge commit only for open pull requests.
     :ivar reason: why the recipe has no conclusive verdict; empty if it has one.
     """
@@ -47,7 +47,7 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
-    """Run a target's recipes at the head of each pull request that changes the function of one of them.
+    """Run a target's recipes at the head of each pull request that changes the function of at least one recipe.
 
     :param most: the maximum number of pull requests; the newest are chosen.
     """

@@ -50,7 +50,8 @@ def files_of(target: Target, boundary: str) -> list[str]:
 
 
 def name_of(recipe: Recipe) -> str:
-    """Return the name that a diff shows for the boundary: its own, or its class's for a method such as ``__call__``."""
+    """Return the name to look for in diffs: the boundary's own name or, for a method such as ``__call__``, the name of
+    its class."""
     parts = recipe.boundary.split(".")
     return parts[-1] if not parts[-1].startswith("__") else parts[-2]
 
@@ -65,7 +66,8 @@ def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[
 
 
 def touching_pulls(git_dir: Path, target: Target, recipe: Recipe) -> list[Touch]:
-    """Return the commits of pull requests, not on the default branch, that change lines of the recipe's function."""
+    """Return the commits that change lines of the recipe's function and are in a pull request, but not on the default
+    branch."""
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
     return [touch for touch in touching(git_dir, target, recipe, outside) if touch.pull]
 

@@ -178,7 +178,7 @@ def _summary(made: Contribution) -> Iterator[str]:
             yield f"The new test{'s' * (len(ran) > 1)} failed before and passed after{log}{also}."
         elif tried["regression"]:
             yield f"The new test was not run here{also}."
-        elif made.logged:  # the sandbox has no network, so a test that needs one is run by hand
+        elif made.logged:  # the sandbox has no network; a person runs the tests that need a network
             yield f"The new test failed before and passed after (`tests.log`){also}."
         yield from (f"Problem: {prose(problem)}." for problem in tried["problems"])
         scenarios = sum(result["scenarios"] for result in tried["boundaries"].values())

@@ -289,7 +289,7 @@ class _Writer:
         return text.replace("<result>", result).replace("<call>", call)
 
     def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
-        """Yield expressions that have the value of a key.
+        """Yield expressions whose value is the observed value of a key.
 
         In them, ``<result>`` and ``<call>`` stand for the result and the arguments of the call.
         """
@@ -406,7 +406,7 @@ def _is(node: Node, value: Any) -> bool:
 
 
 def _is_where(node: Node, mask: Node, value: Any) -> bool:
-    """Return True if a recorded tensor equals a contract's observation after its masked values were set to 0."""
+    """Return True if a recorded tensor, with its masked values set to 0, equals a contract's observation."""
     if not (node[0] in ("tensor", "leaf") and mask[0] == "tensor" and isinstance(value, Tensor)):
         return False
     if not node[1].shape == mask[1].shape == value.shape:

@@ -30,7 +30,7 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.upstream.upstream_tests import UpstreamTests
 from sentinel.values.literals import Tensor, plain
 
-#: The number of drawn scenarios for each boundary of the fix's bugs, and for each other boundary.
+#: The number of drawn scenarios: for each boundary of the fix's bugs, and for every other boundary.
 OWN, OTHERS = 100, 6
 
 Files = Mapping[str, tuple[bytes, bytes]]
@@ -71,7 +71,8 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
 
 
 def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
-    """Return a function that opens checkouts like ``opened``, and for :attr:`Fix.patched` the code with the fix."""
+    """Return a function that opens checkouts as ``opened`` does. For the ref :attr:`Fix.patched`, it opens the fix's
+    base with the fix applied."""
     by_ref = {fix.patched: fix for fix in fixes if fix.edits}
 
     def patched(target: Target, ref: Ref, pull: int | None) -> Checkout:
@@ -381,7 +382,7 @@ def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, st
 
 
 def _difference(one: Any, two: Any) -> float:
-    """Return the largest difference between two observed values; infinity if they differ other than by numbers."""
+    """Return the largest difference between two observed values; infinity if something other than numbers differs."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         if (one.shape, one.dtype) != (two.shape, two.dtype):
             return np.inf

@@ -57,7 +57,7 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """Return the test files that the fix edits, and those that import a module that the fix edits.
+        """Return the test files that the fix edits, and the test files that import an edited module.
 
         Files whose paths are most similar to those of the edited files come first. Tests for a GPU come last.
         """

@@ -14,7 +14,7 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.fixes import Fix
 from sentinel.sources import git_objects, gitbinary
 
-#: A name is ignored if more pull requests than this concern it.
+#: A name that occurs in more than this many pull requests is ignored.
 _MOST_PULLS = 400
 
 #: The maximum number of search queries that are suggested to a person.
@@ -84,7 +84,8 @@ def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[st
 
 
 def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]:
-    """Map each commit that is in pull requests but not on the branch to their numbers and to the commit's subject."""
+    """Map each commit that is in pull requests but not on the branch to the numbers of these pull requests and to the
+    commit's subject."""
     heads = gitbinary.run_checked(git_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/pull/*/head")
     by_sha: dict[str, list[int]] = defaultdict(list)
     by_ref: dict[str, str] = {}
@@ -98,9 +99,10 @@ def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]
 
 
 def _patches(git_dir: Path, commits: Iterable[str], wanted: str) -> list[str]:
-    """Return the lines of the commits' patches to Python files that change a line which matches ``wanted``.
+    """Return the lines of the commits' patches to Python files.
 
-    Commits whose blobs the mirror lacks are left out.
+    :param wanted: a pattern. Files without a changed line that matches it are left out, as are commits whose blobs the
+        mirror lacks.
     """
     wild = {"GIT_LITERAL_PATHSPECS": "0"}
 

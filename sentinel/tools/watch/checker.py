@@ -1,4 +1,4 @@
-"""The checker of a watched run: converts calls that the run's processes send to scenarios, and checks laws on them.
+"""The checker of a watched run: receives calls from the run's processes, converts them to scenarios, and checks laws.
 
 The checker is a separate process that imports the same modules of the framework as the run does, and uses no
 accelerator. Violations go to the events file and to standard error. If the checker ends, hangs or fails, the
@@ -64,7 +64,7 @@ _MOST_WRITTEN = 4096
 #: Size in bytes at which the events file is rotated, and the number of rotated files that are kept.
 _LARGEST = 16 << 20
 _PUT_ASIDE = 3
-#: Modules that take much memory and that numerical functions do not need: datasets, and other models.
+#: Modules of datasets and of other models. They take much memory, and numerical functions do not need them.
 _INERT = (
     *("datasets", "pandas", "pyarrow"),
     *(f"transformers.{name}" for name in ("trainer", "models", "generation", "modeling_utils", "processing_utils")),
@@ -125,7 +125,7 @@ class Process:
     waits: bool = False
 
     def send(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # the process may have ended; receiving from it reports that
+        with contextlib.suppress(OSError):  # the process may have ended; then the next recv() reports it
             self.connection.send(message)
 
 
@@ -159,7 +159,7 @@ class Checker:
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
         #: ``_answered``: numbers of the readings for which a process has reported whether it could wrap the function.
-        #: ``_watched``: numbers of those for which it could.
+        #: ``_watched``: numbers of the readings whose function was wrapped.
         self._answered: set[int] = set()
         self._watched: set[int] = set()
         self._names: set[str] = set()
@@ -184,7 +184,7 @@ class Checker:
         self._skipped: dict[str, str] = {}
         self._firsts: dict[str, int] = {}
         self._place: Path | None = None
-        self._polled = self._busy = -math.inf  # when messages were last received, and when one last had to wait
+        self._polled = self._busy = -math.inf  # last time of looking for messages, and last time that one had to wait
         self._applied: dict[str, str] = {}
 
     def prepare(self, modules: Sequence[str]) -> None:
@@ -261,7 +261,7 @@ class Checker:
             self._take(process, message)
 
     def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
-        """Finish a process; after the last one, write the summary."""
+        """Add up the counts of a process that has ended. If no process is left, write the summary."""
         del self._processes[process.connection]
         self._skipped |= process.memory.skipped
         if not self._processes and (late := len(self._waiting) + len(self._readings.keys() - self._answered)):
@@ -287,7 +287,8 @@ class Checker:
                 self._waiting.append((number, subject))
 
     def _offer(self) -> None:
-        """Tell each waiting process which functions to watch. Notify it when the checker has read all its functions."""
+        """Tell each waiting process which functions to watch, and whether the checker has read all functions of its
+        modules."""
         for process in self._processes.values():
             if not process.waits:
                 continue
@@ -428,7 +429,7 @@ class Checker:
             known = isinstance(error, (Unreadable, AbsentError))
             reason = (str(error) if known else f"{type(error).__name__}: {error}")[:300]
             self._not["watched"][reason] += 1
-            # A binding may belong to other versions, or name a module that the run has not imported.
+            # It is no failure if a binding belongs to other versions, or names a module that the run has not imported.
             elsewhere = isinstance(error, DriftError) or not self._modules[number] <= {None, *self._loaded}
             if not known and (boundary is not None or not elsewhere):
                 self._failed.setdefault(reason, []).append(subject.name)
@@ -716,7 +717,7 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
     """Yield a line for each of the first few causes, and a line with the number of further causes.
 
-    :param noun: what the causes count; empty to leave out the counts.
+    :param noun: what is counted for each cause, such as ``call``; empty to leave out the counts.
     """
     for cause in itertools.islice(causes, _CAUSES):
         yield f"{cause} ({counted(causes[cause], noun)})" if noun else cause

@@ -15,7 +15,7 @@ from typing import Any
 
 #: Stands for a value that is not copied, such as an object: see :func:`plain`.
 SET = "set"
-#: Maximum length of a string or list that is taken as a setting. A longer string may be a text.
+#: Maximum length of a string or list that is copied as a setting. A longer string may be a text of the training data.
 _LONGEST = 64
 #: Generation options that a trainer sets itself, or that do not change the policy.
 _HARMLESS = (
@@ -162,8 +162,8 @@ def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe what a trainer's constructor was given: the names of the arguments, the types of the dataset's columns,
-    and the columns in which the user's datasets already have tokens."""
+    """Describe the arguments of a trainer's constructor: their names, the types of the dataset's columns, and the
+    columns in which the user's datasets already have tokens."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
     rows: Any = arguments.get("train_dataset")
     several = [rows, arguments.get("eval_dataset")]
@@ -261,8 +261,8 @@ def is_undisturbed_by_calls(model: Any) -> bool:
         for several in (one._forward_hooks, one._forward_pre_hooks)
         for hook in several.values()
     )
-    # Hooks of transformers itself are harmless: they record states that a call asks for, or make embeddings require a
-    # gradient.
+    # Hooks of transformers itself are harmless: they record hidden states that the caller requests, or make embeddings
+    # require a gradient.
     theirs = all(str(getattr(hook, "__module__", "")).partition(".")[0] == "transformers" for hook in hooks)
     plain_code = _root(type(model)) == "transformers" and not getattr(model, "is_quantized", False)
     return plain_code and theirs and not sys.modules["torch"].compiler.is_compiling()

@@ -1,7 +1,7 @@
 """Invariants of a training run from one step to the next. Each is an object that checks the observed events.
 
-An invariant is checked only if every input that could invalidate it was read from the run. Otherwise it is skipped,
-and the reason is reported. Code of the user (a subclass, a loss, a scheduler, a callback) is not judged.
+An invariant is checked only if everything that it depends on could be read from the run. Otherwise it is skipped, and
+the reason is reported. Code that the user wrote (a subclass, a loss, a scheduler, a callback) is not checked.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class Memory:
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
     def settings(self, always: Sequence[str] = ()) -> str:
-        """Return a message part: these options, and the framework's options that are not at their defaults."""
+        """Return a part of a message: the options in ``always``, and the framework's options that are not at their
+        defaults."""
         options = self.facts.get("options", {})
         changed = [name for name in self.facts.get("changed", ()) if name not in _ASIDE] if self.steps else []
         chosen = [name for name in dict.fromkeys((*always, *changed)) if name in options]
@@ -165,8 +166,8 @@ def _also(*conditions: Unless) -> Unless:
 
 
 def _documented(what: str) -> Unless:
-    """Return a condition that is met if the adapter documents this value for the trainer, and knows all options that
-    are set."""
+    """Return a condition that is met if the adapter documents the value ``what`` for the trainer, and knows all options
+    that are set."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts or steps is None:
@@ -401,7 +402,7 @@ def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, A
 def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     options, batch = values["facts"]["options"], values["batch"]
     labels, attention = batch.get("labels"), batch.get("attention_mask")
-    # If the option has its default, the trainer sets its own attribute by the dataset's columns.
+    # If the option is left at its default, the trainer derives its attribute from the dataset's columns.
     chosen = options.get("completion_only_loss"), values["attributes"].get("completion_only_loss")
     partly = True in (*chosen, options.get("assistant_only_loss"))
     if labels is None or attention is None or not partly or labels.shape != attention.shape:
@@ -467,9 +468,9 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
 def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     """Compare the gradient of a micro-batch's loss with the documented loss's gradient, for each output of the model.
 
-    Gradients are divided by the gradient of the loss itself, so that a scaled loss does not matter. The documented
-    gradient is computed for the observed outputs, and for outputs moved by their rounding error in both directions:
-    near a clip bound, the gradient on either side of the bound is right.
+    Gradients are divided by the gradient of the loss itself, which removes a scale factor of the loss. The documented
+    gradient is computed for the observed outputs, and for outputs moved by their rounding error in both directions,
+    because near a clip bound, the gradients on both sides of the bound are right.
     """
     scale, slopes = values["slope"], values["slopes"]
     if scale is None or not scale or not any(slopes):
@@ -505,8 +506,8 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
 
 
 def _slopes(values: Mapping[str, Any], shift: int) -> list[dict[str, torch.Tensor]]:
-    """Return the gradients of the documented loss after ``shift`` times their rounding error was added to the
-    outputs."""
+    """Return the gradients of the documented loss with respect to the model's outputs. Before they are computed,
+    ``shift`` times the rounding error of each output is added to it."""
     leaves: list[dict[str, torch.Tensor]] = []
     forwards = []
     for one, observed in zip(values["forwards"], values["slopes"]):
@@ -638,7 +639,7 @@ def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
 def _plan(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the plan of an epoch.
 
-    :raises DoesNotApply: if it is not known.
+    :raises DoesNotApply: if the plan is unknown.
     """
     epoch: Mapping[str, Any] | None = values.get("epoch")
     if epoch is None:
@@ -718,8 +719,8 @@ def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any])
     return how if memory["equal"] >= _EQUAL else ""
 
 
-#: Relative change of a weight after which log-probs must have changed, and number of batches with unchanged log-probs
-#: after which this is reported.
+#: Relative change of a weight from which the policy's log-probs must differ from the reference's, and number of
+#: successive batches with equal log-probs after which the fault is reported.
 _MOVED, _EQUAL = 1e-3, 2
 
 
@@ -965,7 +966,8 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
     return ""
 
 
-#: transformers does not know where a dataset without a length ends. Its last micro-batches count towards the next step.
+#: transformers does not know where a dataset without a length ends. It counts the dataset's last micro-batches towards
+#: the next step.
 _ENDS = "the dataset has no length, so the step at its end may have other micro-batches"
 
 
@@ -991,7 +993,7 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
     wanted, done = values["wanted"], len(values["losses"])
     if values["facts"].get("streams"):
         raise DoesNotApply(_ENDS)
-    if done == values["facts"]["options"].get("gradient_accumulation_steps"):  # then only the divisor is wrong
+    if done == values["facts"]["options"].get("gradient_accumulation_steps"):  # micro_batches_add_up checks the divisor
         return ""
     return f"a step had {done} micro-batches; the configuration requires {wanted}" if wanted and done != wanted else ""
 
@@ -1146,7 +1148,7 @@ def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -
     if kind != "answers":
         return f"{min(apart)} differs between processes" if apart else ""
     alike = memory.pop("alike", 0)
-    # Equal rows are reported only the second time in a row, because the end of a dataset may cause them once.
+    # Equal rows are reported only if they occur twice in succession, because the end of a dataset may cause them once.
     memory["alike"] = alike if not compared else alike + 1 if same else 0
     return "two processes train on the same rows" if same and memory["alike"] > 1 else ""
 

@@ -184,7 +184,7 @@ class Watching:
             self.watcher.note(error)
             self.watcher.restore()
             self._connection.close()  # so that the checker reports the cause, too
-            if reported:  # a busy checker prints its summary later
+            if reported:  # the checker has all data; if it is busy, it prints the summary later
                 return
             gone = "the checker has ended" if ended else f"{type(error).__name__}: {error}"
             print(f"sentinel watch: this process is no longer watched: {gone}", file=sys.stderr)

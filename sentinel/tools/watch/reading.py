@@ -41,9 +41,10 @@ _TURNED = 18
 #: The keys that a contract observes have roles. Keys with these roles are compared with the result of a call, or with
 #: its gradients; other keys are not.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
-#: Stands for the value in the call. It is one of the possible values of an input that only some calls contain.
+#: In ``Reading.open``, this is among the possible values of an input that only some calls contain. It stands for the
+#: value in the call.
 _SHOWN = object()
-#: Replaces a part of a call with another valid value.
+#: Requests that a part of a call is replaced by another valid value.
 _ANOTHER = object()
 #: Roles of the keys that scale with the loss.
 _SCALED = ("output", "gradient")
@@ -63,7 +64,7 @@ class _Heard(BaseException):
 class Listener:
     """Replaces a boundary's function, and records the arguments of its last call by name.
 
-    ``inspect.signature``, ``getsource`` and ``unwrap`` return those of the real function, because adapters use them.
+    ``inspect.signature``, ``getsource`` and ``unwrap`` return the real function's values, because adapters call them.
 
     :param answers: computes the result from the arguments; if it is None, calls raise :class:`_Heard`.
     """
@@ -96,7 +97,7 @@ class Reading:
         (``zero``).
     :ivar open: the inputs that no part of a call shows, or that a part shows only in some calls; each with its possible
         values.
-    :ivar keys: the contract's keys that a result determines; empty until these keys are known.
+    :ivar keys: the contract's keys whose values follow from a call's result; empty until these keys are known.
     :ivar idle: parts that are not copied, because they do not affect the results of the adapter's calls.
     :ivar scaling: parts that multiply a loss and its gradients in every scenario, such as the number of micro-batches
         of a step. Their values may differ from the adapter's call.
@@ -143,8 +144,8 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Return True if the function's result stays the same when parts of the adapter's call are replaced by those of
-        the run's call.
+        """Return True if the function's result stays the same when parts of the adapter's call are replaced by the same
+        parts of the run's call.
 
         Examples of such parts are the prompt of a batch, and values that only an inactive option reads. Parts that are
         not copied from the run must not affect the result. :func:`_idle` has checked this for the adapter's own calls;
@@ -186,7 +187,8 @@ class Reading:
         raise Unreadable(f"{written(path)} is missing")
 
     def unread(self, options: Sequence[str]) -> list[str]:
-        """Return those of the given options that the function uses and that no part of the copied call shows."""
+        """Return the given options whose values are unknown: the function uses them, but the copied call has no part
+        that shows them."""
         compared = {path[-1][1] for path in self.plan.paths if len(path) > 1}
         return sorted({*options} & _names(self.boundary.function) - compared)
 
@@ -374,7 +376,8 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
                     scaling.discard(path)
                 differences[path] += 1
         together: dict[Path, Any] = {}
-        # Each of these parts has no effect alone. Together they may have one, such as a coefficient and its factor.
+        # Parts that have no effect when one of them is changed may have an effect when several are changed, such as a
+        # coefficient and its factor.
         for path in sorted(idle, key=repr):
             other = _with(reading, inputs, {**together, path: _ANOTHER})
             if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
@@ -413,7 +416,7 @@ def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> 
 def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
     """Return the observation of the adapter's call after some of its parts were replaced.
 
-    Return None if this call raises, or if no other value is known for a part.
+    Return None if this call raises, or if another valid value is requested (``_ANOTHER``) and none is known.
     """
     function = reading.boundary.function
 
@@ -490,7 +493,7 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """Add to a reading the inputs of which a call has only one number per response.
+    """Add inputs to a reading for which a call has one number per response instead of one per token.
 
     :raises Unreadable: if no part of a call has these numbers.
     """
@@ -508,8 +511,8 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
 
 
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
-    """Read the example scenarios back from the adapter's calls, and return the contract's keys that a result
-    determines.
+    """Read the example scenarios back from the adapter's calls, and return the contract's keys whose values follow from
+    a call's result.
 
     :raises Unreadable: if no example can be read, or a scenario read from a call does not mean the same as the
         original.
@@ -614,7 +617,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Return the result with a loss that gives these parts the gradients that they had in the run."""
+    """Replace the loss in a result by a loss whose backward pass gives these parts the gradients of the run."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result

@@ -31,8 +31,8 @@ _SHRINKING = 300
 class Replay:
     """A violation of a run, measured again.
 
-    :ivar event: the event of the run. ``count`` is the number of its calls that violate the law, of ``of`` checked
-        calls.
+    :ivar event: the event of the run. Its ``of`` is the number of checked calls, and its ``count`` the number of these
+        calls that violate the law.
     :ivar finding: the shrunk scenario that shows the violation outside the run; None if it does not occur there.
     """
 

@@ -1,7 +1,7 @@
 """Compare the rows of a produced batch with the dataset's rows and with what reward functions received.
 
-This module runs inside the training, because texts must not leave the process: only numbers of rows and names of
-arguments do.
+This module runs inside the training, because texts must not leave the process. Only row numbers and argument names
+leave it.
 """
 
 from __future__ import annotations

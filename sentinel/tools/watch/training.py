@@ -53,7 +53,7 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_he
 _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
 #: Exponents for the test whether tokens are samples of the policy. Each stands for the policy at another temperature.
 TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
-#: Number of batches that are observed of one evaluation.
+#: Maximum number of observed batches for each evaluation.
 _EVALUATED = 2
 #: Maximum number of rows of an epoch whose plan is compared with the dataset.
 _PLANNED = 1 << 19
@@ -104,7 +104,7 @@ class Training:
         self._notes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._created: dict[str, bool] = {}
         self._training_step = self._inside = False
-        self._producing = ""  # what the batch that is being produced is for: training, or an evaluation
+        self._producing = ""  # the purpose of the batch that is being produced: training, or an evaluation
         self._evaluation: dict[str, Any] | None = None  # the evaluation that is running
         self._evaluations = 0
         self._disturb, self._disturbing, self._random, self._compiled = True, False, True, False
@@ -112,10 +112,10 @@ class Training:
         self._looks = self._age = 0  # ``_age``: number of micro-batches that have used the last rollout
         self._raw: Any = None
         self._answer: Event | None = None  # the event of the loss that is being differentiated
-        self._slopes: list[dict[str, Any]] = []  # the gradient of this loss, and those of the forward passes' outputs
+        self._slopes: list[dict[str, Any]] = []  # gradients of this loss, and of the outputs of its forward passes
         self._scored: list[dict[str, Any]] = []  # the forward passes that report log-probs while a batch is produced
         self._scoring: list[Any] = []
-        self._collated: tuple[str, str] | None = None  # what is wrong with a batch, and why it was not compared
+        self._collated: tuple[str, str] | None = None  # the fault of a batch, and the reason if it was not compared
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
         self._documented: Steps | None = None  # the declarations for the observed trainer
@@ -362,7 +362,7 @@ class Training:
             self._answer = None
 
     def _wrap(self, function: FunctionType, wrapper: Made) -> None:
-        """Wrap a function of a trainer unless it is wrapped already, because several trainers may share it."""
+        """Wrap a trainer's function once, even if several trainers share it."""
         if function not in self._wrapped:
             self._wrapped.add(function)
             self._watcher.replace_function(function, wrapper)
@@ -404,7 +404,7 @@ class Training:
     def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             watcher, trainer = self._watcher, args[0]
-            if self._inside:  # the method of a base class, called by the one that overrides it
+            if self._inside:  # a method of a base class, called by the method that overrides it
                 return original(*args, **kwargs)
             watcher.moment += 1
             evaluation = self._evaluation if trainer is self._trainer() else None
@@ -427,7 +427,8 @@ class Training:
                 batch = args[2] if len(args) > 2 else kwargs.get("inputs")
                 batch = dict(batch) if isinstance(batch, Mapping) else {}
                 some = "advantages" in _rows(batch) if evaluation is not None else self._consumed(batch)
-                # Forced for one micro-batch only, because one shows how the loss gets its log-probs.
+                # In a step with advantages, only the calls of the first micro-batch are copied in any case, because one
+                # micro-batch shows how the loss gets its log-probs.
                 watcher.forced = evaluation is None and not (some and self._micro)
                 handles = list(self._listened(trainer, forwards, batch, some))
             self._inside = True
@@ -498,8 +499,8 @@ class Training:
         return self._documented is not None and self._documented.loss is not None and self._evaluation is None
 
     def _listen_to_gradients(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a mapping that the backward pass fills with the gradient of each output; None means that there is
-        none."""
+        """Return a mapping from each output's name to its gradient. The backward pass fills the mapping; None stands
+        for an output without a gradient."""
         slopes: dict[str, Any] = {name: None for name, one in outputs.items() if getattr(one, "requires_grad", False)}
 
         def keep(name: str, gradient: Any) -> None:
@@ -795,8 +796,8 @@ class Training:
         )
 
     def _references_before(self, trainer: Any) -> dict[str, Any] | None:
-        """Return the reference's parameters and the policy's after a step, if the reference may be synchronized now.
-        Return None if this step is not observed."""
+        """Return the parameters of the reference and of the policy after a step, before callbacks may synchronize the
+        reference. Return None if this step is not observed."""
         steps = self._documented
         if trainer is None or steps is None or steps.synchronized is None or not _references(trainer):
             return None
@@ -911,7 +912,8 @@ class Training:
         return called
 
     def _send(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> bool:
-        """Queue an event with copies of values, and with plain settings that need no copy."""
+        """Queue an event with copies of ``values``, and with ``settings``, which are plain and need no copy. Return
+        False if the queue is full."""
         return self._put(self._event(kind, values, settings))
 
     def _event(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> Event:
@@ -1022,14 +1024,14 @@ def _ranks(trainer: Any) -> dict[str, Any]:
 
 
 def _references(trainer: Any) -> list[tuple[str, Any]]:
-    """Return the trainer's reference model with a name, as a list; empty if the trainer has none."""
+    """Return ``[("reference", model)]``, or an empty list if the trainer has no reference model."""
     torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Return a kind of tokens that must not affect other tokens of a forward pass, with the masks of these tokens and
-    of the tokens that they must not affect.
+    """Find tokens of a forward pass that must not affect other tokens. Return their kind, their mask, and the mask of
+    the other tokens.
 
     The kind is ``padding``, which must not affect real tokens, or ``document``: the first document of each row, which
     must not affect later documents. The kind is empty if the pass has neither. The padding is read from the batch,
@@ -1129,8 +1131,7 @@ _SHUFFLED = 10
 def _planned(loader: Any, packages: set[str]) -> tuple[Any, int, bool]:
     """Count how often a data loader will load each row of its dataset in an epoch.
 
-    Return the counts, the size of a batch, and whether the next epoch has the same order of rows although it is not
-    their order in the dataset.
+    Return the counts, the size of a batch, and whether the next epoch repeats the random order of this one.
 
     Copies of the samplers are iterated, because iterating a sampler may advance its generator or its epoch.
 
@@ -1142,7 +1143,7 @@ def _planned(loader: Any, packages: set[str]) -> tuple[Any, int, bool]:
     inner: Any = getattr(batches, "batch_sampler", batches)
     sampler = getattr(inner, "sampler", None)
     plain = ("BatchSampler", "BatchSamplerShard")
-    # Other loaders load batches for other ranks.
+    # Loaders of other classes, such as accelerate's DataLoaderDispatcher, also load the batches of other ranks.
     plain_loader = type(loader).__name__ in ("DataLoader", "DataLoaderShard")
     if sampler is None or not plain_loader or not {type(batches).__name__, type(inner).__name__} <= {*plain}:
         raise DoesNotApply("the rows are streamed, or batches are made in another way")

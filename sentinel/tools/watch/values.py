@@ -38,7 +38,7 @@ class Opaque(NamedTuple):
 
 
 class NotCopied(Exception):
-    """Raised if a call is too large to copy, or has a value without plain content."""
+    """Raised if a call is too large to copy, or contains a tensor whose values cannot be read."""
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
@@ -59,7 +59,8 @@ def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> 
 class Copier:
     """Copies the values of one call.
 
-    :param names: whether labels keep their names.
+    :param room: maximum number of bytes to copy.
+    :param names: whether group labels are copied unchanged; otherwise, numbers replace them.
     """
 
     def __init__(self, room: int = LARGEST, names: bool = False) -> None:
@@ -69,7 +70,7 @@ class Copier:
     def copy(self, value: Any, depth: int = 0) -> Any:
         """Copy a value on its own device. The sending thread waits for the device later, so the training need not wait.
 
-        :raises NotCopied: if the value is too large, or has no plain content.
+        :raises NotCopied: if the value is too large, or contains a tensor whose values cannot be read.
         """
         if value is None or isinstance(value, (bool, int, float)):
             return value

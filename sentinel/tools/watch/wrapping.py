@@ -29,8 +29,7 @@ _NUMBERS = itertools.count()
 ENDED = "the run ended before the function was read"
 #: Seconds that copying may take in every step, whatever the budget.
 _UNNOTICED = 0.02
-#: At the start, copies may take as much time as their share of a run of this many seconds, so that a short run is
-#: examined.
+#: Copies may use their share of this many seconds in advance, so that calls of a short run are copied too.
 _AT_FIRST = 100.0
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -55,7 +54,7 @@ class Call(NamedTuple):
     """A copied call: the number of its boundary, its parts and result, and the gradients of its loss.
 
     :ivar step: number of optimizer steps before the call.
-    :ivar moment: number of the call of the trainer's loss during which it was made.
+    :ivar moment: number of the call of the trainer's loss during which this call was made.
     :ivar fresh: whether no optimizer has stepped since the tokens were generated.
     """
 
@@ -74,9 +73,9 @@ class Call(NamedTuple):
 class Budget:
     """The share of a run's time that copies may take.
 
-    :ivar share: maximum share of the time since the start that copies may take. In the first :data:`_AT_FIRST` seconds,
-        copies may already take this share of :data:`_AT_FIRST`. Later, the copies of one step may take five times this
-        share of the step, or :data:`_UNNOTICED` seconds if that is more.
+    :ivar share: maximum share of the run's time that copies may take. Copies are always allowed until they have taken
+        this share of :data:`_AT_FIRST` seconds. After that, the copies of one step may also take at most five times
+        this share of the step, or :data:`_UNNOTICED` seconds if that is more.
     :ivar every: copy at most one in this many calls of a boundary.
     :ivar sending: seconds that the sending thread has used.
     """
@@ -102,11 +101,12 @@ class Watcher:
 
     :ivar on: whether calls are observed; False in a forked process.
     :ivar numbers: numbers for the run's logger.
-    :ivar steps: number of optimizer steps; :ivar generated: the value of ``steps`` when text was last generated.
-    :ivar moment: number of the current call of the trainer's loss; :ivar forced: whether all calls during it are
-        copied.
-    :ivar lost: number of copies that were dropped because the queue was full; :ivar failed: reasons why calls were not
-        copied, with counts.
+    :ivar steps: number of optimizer steps.
+    :ivar generated: the value of ``steps`` when text was last generated.
+    :ivar moment: number of the current call of the trainer's loss.
+    :ivar forced: whether all calls during this call of the loss are copied.
+    :ivar lost: number of copies that were dropped because the queue was full.
+    :ivar failed: reasons why calls were not copied, with counts.
     :param names: whether groups keep their names in copies.
     """
 
@@ -296,8 +296,7 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Return the gradients of a call's loss with respect to its parts, through the call only. The autograd graph is
-    kept."""
+    """Return the gradients of a call's loss with respect to the call's parts. The autograd graph is kept."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
@@ -352,8 +351,8 @@ def function_at(module: str, name: str) -> FunctionType | None:
 def _code(name: str, like: Any) -> Any:
     """Return a code object that passes its arguments to the global ``name``.
 
-    It has the free variables, the file and the line of ``like``, so that it can replace the code of the same function,
-    and is a coroutine's if ``like`` is.
+    It has the free variables, the file and the line of ``like``, so that it can replace the code of the same function.
+    If ``like`` is the code of a coroutine function, so is the result.
     """
     free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
     awaited = bool(like.co_flags & inspect.CO_COROUTINE)

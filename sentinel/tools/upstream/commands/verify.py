@@ -104,7 +104,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, dict[str, Any] | str]]:
     """Yield (file, document) for each evidence document; the error message takes the place of an invalid document.
 
-    :param paths: files, and folders of which all evidence is read.
+    :param paths: files and folders. All evidence in a folder is read.
     :raises NothingExamined: if no evidence is found.
     """
     several = [(path, _in_folder(path, recipes) if path.is_dir() else [(path, None)]) for path in paths]
@@ -258,8 +258,8 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, bool]:
     """Find the recipe of the evidence, first in the catalog and then inside the evidence.
 
-    :returns: the recipe; a description of where it was found; and True if the catalog's recipe of this bug differs from
-        it in a part that affects the verdict.
+    :returns: the recipe; a description of where it was found; and whether the catalog's recipe of this bug differs from
+        the returned one in a part that affects the verdict.
     """
     if recorded["target"] not in catalog.targets:
         raise SentinelError(f"no adapter for target {recorded['target']!r}")
