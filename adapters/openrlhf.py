@@ -227,7 +227,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
-    # The flag is per thread, because each rank is a thread, and one rank trains while another waits in a collective.
+    # ``trains.now`` is per thread, because each rank is a thread, and one rank trains while another waits for it.
     trains = threading.local()
 
     class Table:
@@ -385,7 +385,7 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return kit.Named(logits=torch.cat([logits, behind], 1))
 
     options = kit.take_inputs(inputs, "temperature")
-    # Without kwargs, the model may lack the option temperature.
+    # A constructor without ``**kwargs`` may also lack the option ``temperature``.
     if "kwargs" not in inspect.signature(boundary.owner).parameters:
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
@@ -1186,8 +1186,8 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect samples with OpenRLHF's generator until no prompt is left. Each prompt has one rollout. The scores of the
-    scenario's ``rejected`` rollouts are such that the filter rejects them.
+    """Collect samples with OpenRLHF's generator until no prompt is left. Each prompt has one rollout. The scenario's
+    ``rejected`` rollouts get a score that the filter rejects.
 
     The first batch is returned as ``taken``, later batches as ``left``.
     """

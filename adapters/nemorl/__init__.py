@@ -210,8 +210,8 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rows that dynamic sampling keeps.
 
-    The batch contains all rows twice. The step needs only as many rows as are kept of the first copy, so rows of the
-    second copy are surplus.
+    The batch contains all rows twice. A training step takes as many rows as the filter keeps of the first copy, so the
+    rows of the second copy are surplus.
     """
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
@@ -301,9 +301,9 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the group number of each rollout, which follows from its prompt.
+    """Return the group number of each rollout. Rollouts with the same prompt are a group.
 
-    The prompts of two groups differ in one token.
+    Prompts of different groups differ in one token.
     """
 
     labels = inputs["labels"].tolist()
@@ -485,7 +485,7 @@ _PARALLEL = "nemo_rl.distributed.model_utils"
 def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs of whole sequences with a vocabulary that is split over two tensor-parallel ranks.
 
-    Sequences have a one-token prompt, and logits that predict nothing at their last position.
+    Each sequence begins with a one-token prompt. The logits at its last position predict no token.
     """
     module, logits = boundary.imported[_PARALLEL], inputs["logits"]
     size, ids = logits.shape[-1], kit.prepend_prompt(inputs["token_ids"])
@@ -700,7 +700,7 @@ def _log_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten and pad message logs, and read the samples back.
 
-    If the boundary decomposes logs or restores decomposed ones, the logs go through the decomposed form.
+    If the boundary decomposes or restores message logs, the logs are decomposed and restored in between.
     """
     samples, data = inputs["samples"], boundary.imported[_MESSAGES_OF]
     logs = [_log_of(sample) for sample in samples]

@@ -69,7 +69,9 @@ def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packs(inputs: Mapping[str, Any]) -> bool:
-    """Return True if sequences are packed into one row. Otherwise a token budget groups rows of similar lengths."""
+    """Return True if sequences are packed into one row. If not, a microbatch of a token budget consists of rows of
+    similar lengths.
+    """
     return inputs[_BUDGET] is not None and inputs["micro_batch_size"] is not None
 
 

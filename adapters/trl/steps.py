@@ -28,7 +28,7 @@ def _need(holds: Any, reason: str) -> None:
 def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "trained") -> Any:
     """Return the values that a model (by default the trained model) computed in one of its forward passes, in float64.
 
-    :param place: which of the forward passes that have log-probs, from 0.
+    :param place: index of the forward pass, from 0; only passes that computed log-probs are counted.
     """
     passes = [one["reported"] for one in micro.forwards if one["model"] == model]
     passes = [one for one in passes if one["log_probs"] is not None or name == "scores"]
@@ -279,7 +279,11 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Describe completions whose mask does not end with the first end token. Return "" if there are none."""
+    """Describe a fault of the completions, or return "".
+
+    The mask of a completion must end with the first end token. A completion without an end token must be cut off at the
+    maximum length.
+    """
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
         _need(not had.get(name), f"{name} makes completions of several turns")
@@ -291,7 +295,8 @@ def _completion_ends(micro: Any) -> str:
     wrong = (until != mask).any(-1) & ended
     if not wrong.any():
         lengths, stops = mask.sum(-1), ("use_vllm", "use_transformers_continuous_batching", "generation_kwargs")
-        # Unless something other than an end token stops a completion, only the longest completions have no end token.
+        # A completion without an end token was cut off at the maximum length, so no other completion can be longer.
+        # This does not hold with the options in ``stops``, which can end a completion in other ways.
         cut = (lengths > 0) & (lengths < lengths.max()) & ~ended
         if cut.any() and not micro.facts["generation"] and not any(map(micro.options.get, stops)):
             row = int(cut.nonzero()[0])
@@ -310,8 +315,8 @@ def _completion_ends(micro: Any) -> str:
 def _grpo_batch(micro: Any) -> str:
     """Describe the fault of a batch. Return "" if there is none.
 
-    The log-probs of the policy that generated the batch must not be missing if the batch is used after an optimizer
-    step, and the mask of each completion must end with the first end token.
+    If the batch is used after an optimizer step, it must contain the log-probs of the policy that generated it. The
+    completions must be as described in :func:`_completion_ends`.
     """
     options, batch = micro.options, micro.batch
     uses = (options.get("steps_per_generation") or 1) * (options.get("num_iterations") or 1)
