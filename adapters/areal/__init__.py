@@ -454,7 +454,7 @@ TARGET = Target(
     defaults=("areal.api.cli_args.GRPOConfig", "areal.api.cli_args.PPOConfig"),
     moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
-    # Replaced, because until October 2025 it created a folder below /home.
+    # This function is replaced, because until October 2025 it created a folder below /home.
     at_import={"areal.utils.fs.get_user_tmp": "areal"},
     preload=("torch._dynamo", "torch.distributed.checkpoint", "tabulate", "omegaconf", "colorlog", "requests"),
     bindings=(

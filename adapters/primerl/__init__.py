@@ -187,7 +187,7 @@ _LOSSES = (
 def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs of whole sequences as prime-rl's trainer does: shift the labels, and shift the results back.
 
-    Sequences have a one-token prompt, and logits that predict nothing at their last position.
+    Each sequence begins with a one-token prompt. The logits at its last position predict no token.
     """
     module, logits = boundary.module, inputs["logits"]
     whole = torch.cat([logits, -logits[:, :1].detach()], 1)

@@ -280,7 +280,7 @@ _TORCH = "verl.utils.torch_functional"
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return entropies from the boundary. The log-probs are from another function of the same module, because the
-    contract compares the gradients of both.
+    contract also needs the gradient of log-probs.
     """
     logits = inputs["logits"]
     rows, tokens, size = logits.shape
