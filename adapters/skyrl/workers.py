@@ -480,7 +480,9 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
         raise AbsentError("logits over two tokens cannot give a log-prob of 0 or more")
     equal = (log_probs == inputs["rollout_log_probs"]) & (inputs["response_mask"] != 0)
     if inputs["kl_estimator"] == "abs" and equal.any():
-        raise AbsentError("rounding separates equal log-probs, and the absolute value has no gradient at 0")
+        raise AbsentError(
+            "equal log-probs differ after rounding, so their absolute difference gets a gradient, which it lacks at 0"
+        )
     rows = log_probs.shape[0]
     exact = log_probs.double()  # in float32, the other token's probability would be imprecise near 0
     pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)

@@ -425,7 +425,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean includes empty rows
     if of_rows and not inputs["response_mask"].any(-1).all():
-        raise AbsentError("the loss's mean counts rows without a valid token, and the scenario has such a row")
+        raise AbsentError("the loss is a mean that includes rows without a valid token; the scenario has such a row")
     if "distillation_logits" in boundary.parameters:
         said = trainer._compute_teacher_student_logits(student, teacher, batch)
         return {"loss": boundary.function(trainer, student, batch, said)}

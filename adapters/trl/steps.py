@@ -83,7 +83,8 @@ def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> A
     sampling = micro.batch.get("sampling_per_token_logps")
     apart = ((old if sampling is None else sampling.double()) - log_probs).nan_to_num(nan=0.0)
     mean = (apart * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
-    _need(((mean - threshold).abs() > 1e-5).all(), "a completion is too close to off_policy_mask_threshold to decide")
+    reason = "a completion is so close to off_policy_mask_threshold that rounding decides whether it is masked"
+    _need(((mean - threshold).abs() > 1e-5).all(), reason)
     return ((advantages >= 0) | (mean <= threshold)).double()
 
 
@@ -92,7 +93,7 @@ def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
     _need(micro.world == 1, "top_entropy_quantile is a quantile over the tokens of all ranks")
     own = entropies[mask != 0].float()
     least = torch.quantile(own, 1 - micro.attributes["top_entropy_quantile"]) if len(own) else torch.zeros(())
-    reason = "the entropy of a token is too close to the quantile to decide"
+    reason = "the entropy of a token is so close to the quantile that rounding decides whether the token is trained"
     _need(micro.facts["device"] == "cpu" or ((own - least).abs() > 1e-5).all(), reason)
     return (((entropies.float() * mask.float()) >= least) & (mask != 0)).double()
 
@@ -688,7 +689,7 @@ def _other_rows(batch: Any, columns: Mapping[str, list[Any]]) -> str:
             wrong = [place for place, (one, another) in enumerate(zip(row, other)) if one != another]
             if wrong or len(row) < len(other):
                 place = wrong[0] if wrong else len(row)
-                shown = " is not the dataset row's"
+                shown = " differs from the dataset row"
                 if name.endswith(("position_ids", "mask")):
                     shown = f" is {row[place] if wrong else 'missing'}, not {other[place]}"
                 return f"{name} of token {place} in row {number} of a batch{shown}"
@@ -838,7 +839,8 @@ def _sft_tokens(trainer: Any, rows: Any) -> str:
             got, right = (sum(one != -100 for one in several) for several in (row["labels"], labels))
             how = "is trained" if row["labels"][wrong[0]] != -100 else "is not trained"
             return (
-                f"row {number} trains on {got} of its {len(ids)} tokens, and {right} are right: token {wrong[0]} {how}"
+                f"row {number} trains on {got} of its {len(ids)} tokens and should train on {right}; the first "
+                f"difference: token {wrong[0]} {how}"
             )
     return ""
 

@@ -91,7 +91,9 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts workers; the method rea
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Reorder a batch as verl's trainer does, so that each rank gets the same number of rows."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
-        raise AbsentError("not in this version: fixed minibatches; this version cuts them after distributing the rows")
+        raise AbsentError(
+            "not in this version: keep_minibatches; this version forms minibatches only after distributing the rows"
+        )
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
     trainer = kit.stand_in(

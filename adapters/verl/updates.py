@@ -352,7 +352,9 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the mini-batches of each rank in order, with verl's real engine loop and real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
-        raise AbsentError("not in this version: padding without flash attention, whose pad_input pads log-probs")
+        raise AbsentError(
+            "not in this version: padding of log-probs without flash attention; this version calls its pad_input"
+        )
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
     rows = len(inputs["response_mask"])

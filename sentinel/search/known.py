@@ -169,7 +169,7 @@ def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Other
     if judged >= ENOUGH:
         return Excuse(bugs, holds=f"the law holds on {judged} scenarios that do not trigger it")
     if others.none:
-        return Excuse(bugs, hidden=f"{others.none}, where another bug could hide")
+        return Excuse(bugs, hidden=f"{others.none}, so it may hide another bug")
     few = f"of the scenarios that do not trigger it, the law judged only {judged}; {ENOUGH} are needed"
     return Excuse(bugs, doubt=few)
 

@@ -457,7 +457,7 @@ def _another(value: Any) -> Any:
         return value + 1
     if isinstance(value, int):
         return not value if isinstance(value, bool) else value + 1
-    raise Unreadable("no other valid value is known for this part")
+    raise Unreadable("a part of the call has a type for which no second value is known")
 
 
 def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
