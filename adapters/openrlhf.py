@@ -324,7 +324,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the token rewards that OpenRLHF makes from a sequence reward, without a KL penalty."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
-        raise AbsentError("not in this version: rewards beyond [-10, 10], to which this version clamps them")
+        raise AbsentError("not in this version: rewards beyond [-10, 10]; this version clamps them")
     nothing = torch.zeros(mask.shape)
     kl = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
     answer = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **kl)
@@ -335,7 +335,7 @@ def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Call OpenRLHF's KL estimator. Older versions have only one estimator, require a mask, and do not clamp."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
     if apart.any() and "clamp" not in inspect.getsource(boundary.function):
-        raise AbsentError("not in this version: estimates that are clamped to [-10, 10]")
+        raise AbsentError("not in this version: clamping of KL estimates to [-10, 10]")
     switch, whole = "use_kl_estimator_k3", torch.ones_like(inputs["log_probs"])
     switches = {"k1": {switch: False}, "k3": {switch: True}}
     if switch not in boundary.parameters:

@@ -177,7 +177,9 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
-        raise AbsentError("the estimator clamps KL estimates to [-10, 10]; the scenario has a larger advantage")
+        raise AbsentError(
+            "advantages are passed as KL estimates, which are clamped to [-10, 10]; the scenario has a larger one"
+        )
     estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
     nothing = torch.zeros_like(advantages)
     penalty = {"logprobs_policy": -advantages, "logprobs_reference": nothing}
@@ -327,7 +329,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         log.append(message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
         log.append(message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
-        raise AbsentError("the engine applies the length limit; the function gets only the engine's output")
+        raise AbsentError("the length limit cannot be tested, because the engine applies it, not this function")
     boundary.function([log])
     mask = [int(flag) for message in log[:-1] for flag in message["token_loss_mask"]]
     return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}

@@ -382,7 +382,7 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     if not ratio.isfinite().all():
         # ROLL computes this exp and its gradient in loss_func, the caller, so only the binding of loss_func checks
         # overflow.
-        raise AbsentError("the ratio overflows; the boundary's caller computes it")
+        raise AbsentError("the ratio overflows in the boundary's caller, which computes it, not in the boundary")
     scores, data = inputs["scores"], None
     if scores is not None:  # RLVR reads the tensor `scores`; agents read `episode_scores`, one per trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]

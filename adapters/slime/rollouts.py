@@ -96,7 +96,7 @@ class _OneToken:
 
 def _refuse_groups(module: Any) -> None:
     if hasattr(module, "_examples_to_rollout_groups"):
-        raise AbsentError("not in this version: groups that are lists of samples; in this version, they are records")
+        raise AbsentError("not in this version: groups that are lists of samples; this version's groups are records")
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:

@@ -561,7 +561,7 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
     if boundary.function is transformers.Trainer.log:
-        raise AbsentError("not in this version: a `log` method of this trainer; it inherits that of transformers")
+        raise AbsentError("not in this version: a `log` method of this trainer; it inherits the one of transformers")
     # Until March 2025, the trainer does not expect NaN.
     if leaves_nan and "nan" not in inspect.getsource(boundary.module):
         raise AbsentError("not in this version: completions without a score")

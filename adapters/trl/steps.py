@@ -35,7 +35,7 @@ def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "
     _need(len(passes) > place, f"the {model} model does not report {name}")
     values = passes[place].get(name)
     _need(values is not None, f"the {model} model does not report {name}")
-    _need(values.dtype == torch.float32, f"{name} are {values.dtype}")
+    _need(values.dtype == torch.float32, f"{name} are {values.dtype}, not float32")
     return values.double()
 
 
@@ -90,7 +90,7 @@ def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> A
 
 def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
     """Return a mask of the tokens whose entropy is in the upper quantile (arXiv:2506.01939)."""
-    _need(micro.world == 1, "top_entropy_quantile is a quantile over the tokens of all ranks")
+    _need(micro.world == 1, "top_entropy_quantile needs the tokens of all ranks, but this is one rank")
     own = entropies[mask != 0].float()
     least = torch.quantile(own, 1 - micro.attributes["top_entropy_quantile"]) if len(own) else torch.zeros(())
     reason = "the entropy of a token is so close to the quantile that rounding decides whether the token is trained"
@@ -268,7 +268,7 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
     sides = {True: [], False: []}
     for one in micro.forwards:
         values = one["reported"]["log_probs"]
-        _need(values.dtype == torch.float32, f"log-probs are {values.dtype}")
+        _need(values.dtype == torch.float32, f"log-probs are {values.dtype}, not float32")
         sides[one["model"] == "reference"].append(values[:, -mask.shape[1] :].double())
     # Without a separate reference model, the reference is the model without its adapter, which runs second.
     if not sides[True]:
@@ -485,7 +485,8 @@ def _pair_loss(kind: str, micro: Any, policy: Any, reference: Any, tokens: Any) 
         if kind == "aot":
             first, second = (side.chunk(2)[0] - side.chunk(2)[1] for side in (policy, reference))
         near = any((side.sort(0).values.diff().abs() < 1e-4).any() for side in (first, second))
-        _need(not (near and tokens.requires_grad), "two rows of a batch are too similar for the sorting of aot")
+        reason = "two rows of a batch are so similar that rounding decides how aot sorts them"
+        _need(not (near and tokens.requires_grad), reason)
         gap = beta * (first.sort(0).values - second.sort(0).values)
         return -log_sigmoid(gap) * (1 - smooth) - log_sigmoid(-gap) * smooth
     if kind == "apo_zero":
@@ -545,7 +546,7 @@ def _kto_sides(micro: Any) -> tuple[Any, Any, Any]:
     reference = batch["ref_logps"].double() if known else of_rows(_referred(micro, estimates, passes), mask)
     if not estimates:
         return policy, reference, 0.0
-    _need(micro.world == 1, "the KL is a mean over the rows of all ranks")
+    _need(micro.world == 1, "the KL estimate needs the rows of all ranks, but this is one rank")
     mask = batch["KL_completion_mask"][:, 1:].double()
     other = batch["ref_KL_logps"].double() if known else of_rows(_referred(micro, 0, passes), mask)
     return policy, reference, (of_rows(_trained(micro), mask) - other).mean().detach().clamp(min=0)
@@ -793,7 +794,8 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
     if micro.facts["smoothing"] and options["loss_type"] == "nll":
         one, share = micro.forwards[0], options["label_smoothing_factor"]
         _need("mean_log_prob" in one, "some log-probs were not recomputed")
-        _need(not micro.attributes.get("aux_loss_enabled"), "label_smoothing_factor leaves out the loss of a router")
+        reason = "with label_smoothing_factor, the loss lacks the router's auxiliary loss"
+        _need(not micro.attributes.get("aux_loss_enabled"), reason)
         nll, mean = (-one[name].double() for name in ("log_probs", "mean_log_prob"))
         _need(nll.shape == learned.shape, "the model's outputs and the labels differ in length")
         terms, slack = (1 - share) * nll + share * mean, float(one["bound"])
