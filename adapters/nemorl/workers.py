@@ -69,7 +69,7 @@ def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packs(inputs: Mapping[str, Any]) -> bool:
-    """Return True if sequences are packed into one row. If not, a microbatch of a token budget consists of rows of
+    """Return True if sequences are packed into one row. With only a token budget, a microbatch consists of rows of
     similar lengths.
     """
     return inputs[_BUDGET] is not None and inputs["micro_batch_size"] is not None

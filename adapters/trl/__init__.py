@@ -209,7 +209,7 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     given["loss_type"] = _loss_type(boundary.function, loss_type)
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
-    if "student_logits" in boundary.parameters:  # SDPO's loss takes logits; none give the log-prob 0
+    if "student_logits" in boundary.parameters:  # SDPO's loss takes logits; no finite logits give a log-prob of 0
         said = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
         return {"loss": boundary.function(trainer, batch, kit.two_token_logits(said))}
     loss = boundary.function(trainer, kit.stand_in(training=True), batch)

@@ -138,8 +138,8 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two numbers from numpy's global generator, each drawn after seeding it. Before the second one is drawn,
-    verl's bootstrap is called.
+    """Return two numbers that numpy's global generator draws after the same seed: one immediately, and one after a call
+    of verl's bootstrap.
     """
     import numpy
 
