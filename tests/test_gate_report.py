@@ -112,8 +112,8 @@ def test_annotations_and_sarif_are_at_the_changed_lines(outcome, level, tmp_path
 def test_non_finite_parts_and_unreached_changes_are_listed():
     _, lines = written(row("v.f", "worse", "loss moved", undecided=["clip_fraction", "pg_loss"], blind=["pg_loss"]),
                        row("", "same", beyond=["removed, and not called any more: v.g"]))  # fmt: skip
-    where = "at both revisions, in every scenario that runs changed lines"
-    assert f"undecided: v.f: NaN or infinity in pg_loss {where}" in lines
+    where = "NaN or infinite at both revisions in every scenario that runs changed lines"
+    assert f"undecided: v.f: pg_loss: {where}" in lines
     assert "removed, and not called any more: v.g" in lines
 
 

@@ -184,8 +184,8 @@ class Gate:
             for row in (row for row in rows if row["blind"]):
                 undecided.setdefault(join_names(row["blind"]), []).append(row["boundary"])
             for parts, names in undecided.items():
-                where = f"in {parts} at both revisions, in every scenario that runs changed lines"
-                yield f"undecided: {join_names(names)}: NaN or infinity {where}"
+                scope = "in every scenario that runs changed lines"
+                yield f"undecided: {join_names(names)}: {parts}: NaN or infinite at both revisions {scope}"
             waiting = _waiting(rows)
             if waiting:
                 yield f"not compared, because the run ended first: {join_names(waiting)}"

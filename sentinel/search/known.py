@@ -1,8 +1,8 @@
-"""Find out whether known bugs explain a broken law. They do if the law holds on scenarios that do not trigger them.
+"""Decide whether known bugs explain a broken law. They do if the law holds on scenarios that do not trigger them.
 
-A known bug can hide another bug that breaks the same law. So before known bugs excuse a violation, the law is checked
-again, only on scenarios that trigger none of these bugs. A scenario triggers none of them if no ``when:`` of their
-recipes applies (:mod:`sentinel.recipes.triggers`). A violation in such a scenario is another bug.
+A known bug can hide another bug that breaks the same law. So before known bugs excuse a violation, the law is searched
+again, only on scenarios that trigger none of them: no ``when:`` of their recipes applies
+(:mod:`sentinel.recipes.triggers`). A violation in such a scenario is another bug.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ ENOUGH = 30
 #: Maximum number of scenarios that are drawn to find :data:`ENOUGH`.
 _MOST = 2000
 
-#: The search ends after this many scenarios if the law has judged none of them, and at least one of them was left out
-#: because it triggers a bug.
+#: The search ends after this many scenarios if the law has judged none, and some were left out because they trigger a
+#: bug.
 _PATIENCE = 100
 
-#: If the law judged no scenario, :attr:`Others.none` says that every scenario which the law can judge triggers a bug.
-#: It does so only if at least 5 of the first 100 drawn scenarios trigger no bug. Otherwise, scenarios that trigger no
-#: bug may just be rare.
+#: If the law judged nothing, :attr:`Others.none` blames the law only if at least 5 of the first 100 drawn scenarios
+#: trigger no bug. With fewer, such scenarios may just be rare.
 _PLAIN = (5, 100)
 
 #: Reasons for leaving out a scenario. Scenarios in float64 are left out because an epsilon of 1e-8 in a divisor changes
@@ -43,11 +42,10 @@ TRIGGERS, TOO_FINE = "it triggers a known bug", "it is in float64"
 
 @dataclass(frozen=True)
 class Excuse:
-    """Whether known bugs explain a broken law, and why. One of ``holds``, ``hidden``, ``doubt`` and ``unknown`` is set.
+    """Whether known bugs explain a broken law, and why. One of the last four fields is set.
 
     :ivar bugs: ids of the known bugs.
-    :ivar holds: a sentence with the number of scenarios that do not trigger the bugs and on which the law holds; empty
-        if the bugs do not explain the broken law.
+    :ivar holds: if the bugs explain it, a sentence: on how many scenarios that do not trigger the bugs the law holds.
     :ivar hidden: the reason why every scenario that the law can judge triggers the bugs. Another bug could then hide
         behind them.
     :ivar doubt: the reason why the law judged too few scenarios that do not trigger the bugs.
@@ -65,7 +63,7 @@ class Excuse:
 class Others:
     """The results of a law on scenarios that trigger none of its known bugs.
 
-    :ivar plain: how many of the first ``_PLAIN[1]`` drawn scenarios trigger none of the bugs.
+    :ivar plain: how many of the first :data:`_PLAIN` drawn scenarios trigger none of the bugs.
     """
 
     outcome: LawOutcome
@@ -73,8 +71,8 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Return why every scenario that the law can judge triggers the bugs. Return an empty string if the law judged
-        a scenario that triggers no bug, or if such scenarios may just be rare."""
+        """Return why every scenario that the law can judge triggers the bugs; empty if some do not, or if too few
+        scenarios were tried to tell."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:
@@ -156,7 +154,7 @@ def search_others(
 def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Others | None) -> Excuse:
     """Return whether recipes explain why a law is broken.
 
-    :param recipes: the recipes that are about the findings and whose bugs are reproduced at this revision.
+    :param recipes: recipes about the findings, whose bugs are reproduced at this revision.
     :param others: the law's result of :func:`search_others`; None if the search failed.
     """
     bugs = tuple(recipe.bug_id for recipe in recipes)
@@ -184,11 +182,11 @@ def explain(
     """Return, for each broken law, whether known bugs explain it, and the findings on scenarios that do not trigger
     them.
 
-    The search leaves out scenarios that trigger the known bugs. If the search finds the bug of a further recipe, it is
-    repeated without the scenarios that trigger this bug too.
+    The search leaves out scenarios that trigger the known bugs. If it finds the bug of a further recipe, it is repeated
+    without the scenarios that trigger this bug.
 
     :param findings: law -> its findings.
-    :param about: returns the recipes that are about a finding and whose bugs are reproduced at this revision.
+    :param about: returns the recipes about a finding whose bugs are reproduced at this revision.
     :param search: searches scenarios that trigger none of the bugs that are known to break each law.
     """
     known = {key: _unite(about(finding) for finding in items) for key, items in findings.items()}
