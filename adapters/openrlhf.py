@@ -227,7 +227,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
-    # The flag is per thread, because each rank is a thread, and one rank trains while another waits in a collective.
+    # ``trains.now`` is per thread, because each rank is a thread, and one rank trains while another waits for it.
     trains = threading.local()
 
     class Table:
@@ -324,7 +324,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the token rewards that OpenRLHF makes from a sequence reward, without a KL penalty."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
-        raise AbsentError("not in this version: rewards beyond [-10, 10], to which this version clamps them")
+        raise AbsentError("not in this version: rewards beyond [-10, 10]; this version clamps them")
     nothing = torch.zeros(mask.shape)
     kl = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
     answer = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **kl)
@@ -335,7 +335,7 @@ def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Call OpenRLHF's KL estimator. Older versions have only one estimator, require a mask, and do not clamp."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
     if apart.any() and "clamp" not in inspect.getsource(boundary.function):
-        raise AbsentError("not in this version: estimates that are clamped to [-10, 10]")
+        raise AbsentError("not in this version: clamping of KL estimates to [-10, 10]")
     switch, whole = "use_kl_estimator_k3", torch.ones_like(inputs["log_probs"])
     switches = {"k1": {switch: False}, "k3": {switch: True}}
     if switch not in boundary.parameters:
@@ -385,7 +385,7 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return kit.Named(logits=torch.cat([logits, behind], 1))
 
     options = kit.take_inputs(inputs, "temperature")
-    # Without kwargs, the model may lack the option temperature.
+    # A constructor without ``**kwargs`` may also lack the option ``temperature``.
     if "kwargs" not in inspect.signature(boundary.owner).parameters:
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
@@ -1186,8 +1186,8 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect samples with OpenRLHF's generator until no prompt is left. Each prompt has one rollout. The scores of the
-    scenario's ``rejected`` rollouts are such that the filter rejects them.
+    """Collect samples with OpenRLHF's generator until no prompt is left. Each prompt has one rollout. The scenario's
+    ``rejected`` rollouts get a score that the filter rejects.
 
     The first batch is returned as ``taken``, later batches as ``left``.
     """

@@ -82,7 +82,7 @@ class _Engine:
 
     def forward(self, input_: Any, aggregate_fn: Any, post_hook: Any = None) -> Any:
         if post_hook is None:
-            raise AbsentError("not in this version: a hook that computes log-probs; here, the engine computes them")
+            raise AbsentError("not in this version: a hook for log-probs; this version's engine computes them")
         return aggregate_fn([post_hook(self.logits, input_)])
 
 
@@ -204,7 +204,9 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif rollout is not None:
         made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
-            raise AbsentError("not in this version: clamped importance weights; it drops the tokens above the cap")
+            raise AbsentError(
+                "not in this version: clamped importance weights; this version drops tokens with a weight above the cap"
+            )
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
@@ -454,7 +456,7 @@ TARGET = Target(
     defaults=("areal.api.cli_args.GRPOConfig", "areal.api.cli_args.PPOConfig"),
     moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
-    # Replaced, because until October 2025 it created a folder below /home.
+    # This function is replaced, because until October 2025 it created a folder below /home.
     at_import={"areal.utils.fs.get_user_tmp": "areal"},
     preload=("torch._dynamo", "torch.distributed.checkpoint", "tabulate", "omegaconf", "colorlog", "requests"),
     bindings=(

@@ -90,8 +90,8 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Pad a packed batch with AReaL's function: each sequence to a multiple of four tokens, and the batch to 256
     tokens.
 
-    Samples are read back at the offsets in the returned batch. The result is empty if these leave too little room for a
-    sample.
+    Samples are read back at the offsets in the returned batch. The result is empty if the offsets leave too little room
+    for a sample.
     """
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
@@ -175,7 +175,7 @@ def _passed_through(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate preference pairs. A rejected answer is the chosen answer after one additional token."""
+    """Collate preference pairs. The rejected answer is one additional token, followed by the chosen answer."""
     samples = inputs["samples"]
     rows = []
     for sample in samples:

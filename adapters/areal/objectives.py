@@ -17,7 +17,7 @@ _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82
 _ICEPOP = "https://github.com/areal-project/AReaL/blob/f82f0f21dee4fc695d8ea9d5abc726d462f9638a/areal"
 
 
-#: Options of an actor that trains with the given log-probs.
+#: Options of an actor that uses the given log-probs, and recomputes none.
 ALONE: Mapping[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": False}
 
 
@@ -241,7 +241,7 @@ _SCHEDULES = (
     ),
     Binding(
         f"{_ARCHON}.create_lr_scheduler", "learning_rate", call=_configured, imports=(ARGUMENTS,),
-        # Only cosine, because the other schedules come from transformers.
+        # The schedule is always cosine, because AReaL takes the other schedules from transformers.
         requires=(f"{_ARCHON}.create_lr_scheduler",), fixed=_COSINE,
         dialects=(_FROM_MINIMUM,),
     ),

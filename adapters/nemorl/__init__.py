@@ -177,7 +177,9 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
-        raise AbsentError("the estimator clamps KL estimates to [-10, 10]; the scenario has a larger advantage")
+        raise AbsentError(
+            "advantages are passed as KL estimates, which are clamped to [-10, 10]; the scenario has a larger one"
+        )
     estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
     nothing = torch.zeros_like(advantages)
     penalty = {"logprobs_policy": -advantages, "logprobs_reference": nothing}
@@ -210,8 +212,8 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rows that dynamic sampling keeps.
 
-    The batch contains all rows twice. The step needs only as many rows as are kept of the first copy, so rows of the
-    second copy are surplus.
+    The batch contains all rows twice. A training step takes as many rows as the filter keeps of the first copy, so the
+    rows of the second copy are surplus.
     """
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
@@ -301,9 +303,9 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the group number of each rollout, which follows from its prompt.
+    """Return the group number of each rollout. Rollouts with the same prompt are a group.
 
-    The prompts of two groups differ in one token.
+    Prompts of different groups differ in one token.
     """
 
     labels = inputs["labels"].tolist()
@@ -327,7 +329,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         log.append(message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
         log.append(message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
-        raise AbsentError("the engine applies the length limit; the function gets only the engine's output")
+        raise AbsentError("the length limit cannot be tested, because the engine applies it, not this function")
     boundary.function([log])
     mask = [int(flag) for message in log[:-1] for flag in message["token_loss_mask"]]
     return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}
@@ -485,7 +487,7 @@ _PARALLEL = "nemo_rl.distributed.model_utils"
 def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs of whole sequences with a vocabulary that is split over two tensor-parallel ranks.
 
-    Sequences have a one-token prompt, and logits that predict nothing at their last position.
+    Each sequence begins with a one-token prompt. The logits at its last position predict no token.
     """
     module, logits = boundary.imported[_PARALLEL], inputs["logits"]
     size, ids = logits.shape[-1], kit.prepend_prompt(inputs["token_ids"])
@@ -700,7 +702,7 @@ def _log_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten and pad message logs, and read the samples back.
 
-    If the boundary decomposes logs or restores decomposed ones, the logs go through the decomposed form.
+    If the boundary decomposes or restores message logs, the logs are decomposed and restored in between.
     """
     samples, data = inputs["samples"], boundary.imported[_MESSAGES_OF]
     logs = [_log_of(sample) for sample in samples]

@@ -28,7 +28,7 @@ def _aligned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{f"{side}_chunks": getattr(found, f"{side}_chunk_id")[0, :-1].tolist() for side in ("student", "teacher")},
         "exact": found.student_exact_partition_mask[0, :-1].tolist(),
-        # Minus 1, because the padding is a chunk, too.
+        # Minus 1, because the padding counts as a correct chunk.
         "correct": int((found.pair_is_correct & found.pair_valid)[0].sum()) - 1,
     }
 

@@ -84,7 +84,7 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
 
 
 def _losses(boundary: Any) -> Any:
-    """Return the module that defines NeMo-RL's losses. If the boundary is a wrapper, it is in another module."""
+    """Return the module that defines NeMo-RL's losses: the boundary's module, unless the boundary is a wrapper."""
     return boundary.imported[LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
@@ -274,7 +274,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss, with a sequence-level importance weight, of one sequence that was sampled with ``top_k``."""
+    """Return the loss of one sequence that was sampled with ``top_k``. The loss has a sequence-level importance
+    weight.
+    """
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {

@@ -69,7 +69,9 @@ def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packs(inputs: Mapping[str, Any]) -> bool:
-    """Return True if sequences are packed into one row. Otherwise a token budget groups rows of similar lengths."""
+    """Return True if sequences are packed into one row. With only a token budget, a microbatch consists of rows of
+    similar lengths.
+    """
     return inputs[_BUDGET] is not None and inputs["micro_batch_size"] is not None
 
 
@@ -270,7 +272,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if dynamic := _dynamic(inputs):
         (batch,), order = batch.shard_by_batch_size(1, **dynamic)
     if boundary.path.startswith(_CRITIC) and _packs(inputs):
-        raise AbsentError("the worker returns the values of packed sequences as one row")
+        raise AbsentError("the worker returns packed values as one row; the contract has a row for each sequence")
     worker = _worker(boundary, inputs, 1, _critic if "Value" in boundary.path else _policy)
     made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch))[0]
     if order is not None:

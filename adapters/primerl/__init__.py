@@ -187,7 +187,7 @@ _LOSSES = (
 def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs of whole sequences as prime-rl's trainer does: shift the labels, and shift the results back.
 
-    Sequences have a one-token prompt, and logits that predict nothing at their last position.
+    Each sequence begins with a one-token prompt. The logits at its last position predict no token.
     """
     module, logits = boundary.module, inputs["logits"]
     whole = torch.cat([logits, -logits[:, :1].detach()], 1)
@@ -269,7 +269,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif "advantage_config" in boundary.parameters:
         text = inspect.getsource(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
-            raise AbsentError("not in this version: other statistics; this version only subtracts the group mean")
+            raise AbsentError("not in this version: these statistics; this version only subtracts the group mean")
         options = {"advantage_config": kit.stand_in(**settings)}
     else:
         raise AbsentError("not in this version: a function of rewards; this version takes rollouts")
@@ -468,7 +468,9 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
-        raise AbsentError("callers pass a multiple of the number of parts as samples; this scenario does not")
+        raise AbsentError(
+            "callers pass a number of samples that is a multiple of the number of parts; in this scenario it is not"
+        )
     return boundary.function(inputs["lengths"], inputs["parts"])
 
 

@@ -155,7 +155,7 @@ def _packed(ids: Sequence[Sequence[int]], masks: Sequence[Sequence[int]]) -> dic
 
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one step of supervised training. All ranks have the same number of microbatches of one packed row."""
+    """Run one step of supervised training. Each rank has the same number of microbatches, each with one packed row."""
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
     rows, size = len(mask), inputs["micro_batch_size"]
     share = rows // ranks

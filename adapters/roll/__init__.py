@@ -141,8 +141,8 @@ def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Call ROLL's aggregation of losses.
 
-    :raises AbsentError: for versions that take row weights but cannot count rows without a token, if the scenario needs
-        that.
+    :raises AbsentError: if the scenario counts rows without a token, and this version takes row weights but cannot
+        count such rows.
     """
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
@@ -212,8 +212,9 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards with ROLL's postprocessing, which reads the two levels from its configuration. Clipping is
-    off."""
+    """Normalise rewards with ROLL's postprocessing, without clipping. ROLL reads the levels of the mean and of the
+    standard deviation from its configuration.
+    """
     config = kit.stand_in(
         adv_estimator="reinforce",
         reward_clip=None,
@@ -226,8 +227,8 @@ def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply ROLL's KL penalty to token rewards. Return the advantages that the next function of ROLL computes from
-    these rewards.
+    """Apply ROLL's KL penalty to token rewards. Return the advantages that ROLL computes from these rewards with
+    GAE.
     """
     mask = kit.prepend_prompt(inputs["response_mask"].long())
     columns = {"response_mask": mask, "attention_mask": torch.cat([mask[:, :1] + 1, mask[:, 1:]], 1)}
@@ -283,8 +284,8 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
     """Bind the advantage step of a ROLL driver twice: with a critic (GAE) and without a critic.
 
-    Without a critic, the step uses the mask. GAE does not use the mask, so it also discounts over values in gaps of the
-    mask, which the critic is not trained on.
+    Without a critic, the step uses the mask. GAE does not use the mask, so it includes the values in gaps of the mask,
+    although the critic is not trained there.
     """
     gaps = Dialect(
         "masked_steps",
@@ -334,9 +335,9 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return ROLL's options for the clip range.
 
-    The bound of dual clip is ``1 + 2 pg_clip``. If one value of pg_clip fits the scenario's dual clip and both of its
-    clip bounds, pg_clip alone sets them, as in versions without a clip range. Otherwise pg_clip sets dual clip, and two
-    other options set the range.
+    The bound of dual clip is ``1 + 2 pg_clip``. If one value of ``pg_clip`` gives the scenario's dual clip and both of
+    its clip bounds, only ``pg_clip`` is set, as in versions without a clip range. If not, ``pg_clip`` gives the dual
+    clip, and ``pg_clip_low`` and ``pg_clip_high`` give the clip bounds.
     """
     low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     cut = high if dual is None else (dual - 1) / 2
@@ -381,7 +382,7 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     if not ratio.isfinite().all():
         # ROLL computes this exp and its gradient in loss_func, the caller, so only the binding of loss_func checks
         # overflow.
-        raise AbsentError("the ratio overflows; the boundary's caller computes it")
+        raise AbsentError("the ratio overflows in the boundary's caller, which computes it, not in the boundary")
     scores, data = inputs["scores"], None
     if scores is not None:  # RLVR reads the tensor `scores`; agents read `episode_scores`, one per trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
@@ -628,7 +629,7 @@ _ROWS_AT_HAND = (
     Dialect("empty_rows", "counted", _OWN_COUNT, _OWN_LINE, _BY_ROWS),
     Dialect("a_rejected_row_is_an_absent_row", None, _OWN_COUNT, _OWN_LINE, _BY_ROWS, "value"),
 )
-#: Tokens that are rejected for the policy are marked in final_response_mask, which the critic does not read.
+#: Rejected tokens are masked only in ``final_response_mask``, which the critic does not read.
 _ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, including rows without a token"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 #: dp_size and loss_scale_factor are None, because the strategy handles the ranks, and no option sets the divisor of

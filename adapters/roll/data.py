@@ -28,7 +28,7 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Make the response masks of prompts and their responses with ROLL's function.
 
     The function moves each row to the left until its prompt begins in the first column, and the adapter moves the
-    result back. In newer versions, batches are not dataclasses.
+    result back.
     """
     mask = inputs["prompt_mask"]
     prompts = {
@@ -92,8 +92,8 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     # The answer key is passed, because its default was "extracted" until August 2025.
     collator = boundary.owner(tokenizer=tokenizer, processor=Processor(), answer_key="ground_truth")
     if hasattr(collator, "image_load_sample_fn"):
-        # Newer collators load images with this function, from (images, processor options). It returns the images,
-        # because those of the scenario are already loaded.
+        # Newer collators load images with this function, which takes (images, processor options). The scenario's images
+        # are already loaded, so the stand-in returns them unchanged.
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
     with (
         kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
@@ -179,7 +179,7 @@ def _collate_rows(boundary: Any, rows: list[Any], tokenizer: Any) -> Any:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of lists. In pairs, a rejected answer is the chosen answer after one additional token."""
+    """Collate rows of lists. In pairs, the rejected answer is one additional token, followed by the chosen answer."""
     samples, pairs = inputs["samples"], "DPO" in boundary.path
     rows = []
     for sample in samples:

@@ -140,8 +140,8 @@ def _student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(worker, data, torch.cat([ours, last], 1))[0]}
 
 
-#: The adapter sets the logits of masked tokens to 0 for both models. These objectives fail for equal logits, so their
-#: scenarios have no masked tokens.
+#: The adapter sets the logits of masked tokens to 0 for both models. Objectives with options (skewed and adaptive
+#: divergences) fail for equal logits, so their scenarios have no masked tokens.
 _FULL: Mapping[str, tuple[Any, ...]] = {"response_mask": ("full",)}
 
 

@@ -140,8 +140,8 @@ def _repeated(boundary: Any, response: str, _: str) -> Any:
 
 
 def _of_last_line(rule: Callable[[Any, str, str], Any], before: str = "") -> Callable[[Any, str, str], Any]:
-    """Make a reward rule that passes only the last line of a response. Some scenarios add lines before it, which the
-    original rule would count.
+    """Make a reward rule that gets ``before`` and only the last line of a response. Scenarios may add lines in front of
+    the response, which ROLL's rule would count.
     """
     return lambda boundary, response, right: rule(boundary, before + response.rpartition("\n")[2], right)
 

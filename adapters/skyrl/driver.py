@@ -70,7 +70,7 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let SkyRL validate a configuration. Return whether SkyRL accepts it, and some options after the validation."""
+    """Let SkyRL validate a configuration. Return whether SkyRL accepts it, and the ``watched`` options afterwards."""
     configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))

@@ -32,7 +32,8 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _on_shards(call: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return log-probs that two ranks compute together. Each rank has a part of the vocabulary.
 
-    All ranks return the same values. Gradients are computed on the ranks, because this may need collectives.
+    All ranks return the same values. Gradients are computed on the ranks, because the backward pass may need
+    collectives.
     """
     logits, cut = inputs["logits"], (inputs["logits"].shape[-1] + 1) // 2
     if logits.shape[-1] < 2:

@@ -353,8 +353,8 @@ BINDINGS = (
     ),
     Binding(
         f"{_NOW}.agent_loop", "rollout_episode", call=_episode, stand_ins=_STAND_INS,
-        # The limit is never reached, because in newer versions the engine applies it, and this stand-in engine does
-        # not. In older versions, the loop applies it.
+        # No scenario reaches this limit. Older versions apply it in the loop. Newer versions leave it to the engine,
+        # and the stand-in engine has no limit.
         accepts={"max_tokens": (100,)},
     ),
     rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits

@@ -45,8 +45,8 @@ def _whitens(line: int) -> Dialect:
 
 _SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver sets rewards to 0 outside response tokens"
 _ZERO_OUTSIDE = f"{CODE}/train/dataset/preprocess.py#L214"
-#: The mask of an estimator is the extent of the response. A filtered response keeps this mask, so the statistics of its
-#: group include it. The response's loss_mask is 0, but no estimator reads loss_mask.
+#: An estimator takes ``response_mask``, the extent of the response. A filtered response keeps this mask and has a
+#: ``loss_mask`` of 0, which no estimator reads. The statistics of its group therefore include the filtered response.
 _EXTENT = "estimators take response_mask, the extent of a response: a filtered response (loss_mask 0) still counts"
 _GIVEN_EXTENT = f"{CODE}/train/trainer.py#L1184"
 _COUNTED = (
@@ -336,8 +336,8 @@ _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs and entropies. The contract needs gradients of log-probs, so another function of the same
-    module computes them.
+    """Return entropies from the boundary. The log-probs are from another function of the same module, because the
+    contract also needs the gradient of log-probs.
     """
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters

@@ -250,7 +250,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         fields["base_action_log_probs"] = inputs["ref_log_probs"].cpu()
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
-        raise AbsentError("not in this version: a microbatch size in tokens; the size is in rows")
+        raise AbsentError("not in this version: a microbatch size in tokens; this version counts rows")
     model, more = _Table(log_probs, inputs["entropies"]), inputs["padding_microbatches"]
     ranks = _with_padding(boundary, more)
     with ranks, _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
@@ -294,7 +294,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options = {"trainer.micro_forward_batch_size_per_gpu": inputs["micro_batch_size"] or count}
     if inputs["max_tokens_per_microbatch"] is not None:
         if not hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch"):
-            raise AbsentError("not in this version: a microbatch size in tokens; the size is in rows")
+            raise AbsentError("not in this version: a microbatch size in tokens; this version counts rows")
         options["trainer.max_tokens_per_microbatch"] = inputs["max_tokens_per_microbatch"]
     ranks = _with_padding(boundary, more)
     with ranks, _fsdp_worker(boundary, options, log_probs, _Table(log_probs, None), OneProcess()) as worker:
@@ -480,7 +480,9 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
         raise AbsentError("logits over two tokens cannot give a log-prob of 0 or more")
     equal = (log_probs == inputs["rollout_log_probs"]) & (inputs["response_mask"] != 0)
     if inputs["kl_estimator"] == "abs" and equal.any():
-        raise AbsentError("rounding separates equal log-probs, and the absolute value has no gradient at 0")
+        raise AbsentError(
+            "equal log-probs differ after rounding, so their absolute difference gets a gradient, which it lacks at 0"
+        )
     rows = log_probs.shape[0]
     exact = log_probs.double()  # in float32, the other token's probability would be imprecise near 0
     pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)

@@ -213,7 +213,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
-    """Return the response rows, cut out of results for all tokens but the first."""
+    """Cut the rows of responses out of packed results, which have an entry for each token except the first."""
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 

@@ -96,7 +96,7 @@ class _OneToken:
 
 def _refuse_groups(module: Any) -> None:
     if hasattr(module, "_examples_to_rollout_groups"):
-        raise AbsentError("not in this version: groups that are lists of samples; in this version, they are records")
+        raise AbsentError("not in this version: groups that are lists of samples; this version's groups are records")
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _asked(boundary: Any, args: Any) -> Any:
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
     with kit.swap_all(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(kit.return_first, [5])):
-        if "tokenizer" in boundary.parameters:  # it was a parameter for one day in August 2025
+        if "tokenizer" in boundary.parameters:  # a parameter for one day in August 2025
             return kit.engine_request(
                 boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args))
             )

@@ -391,7 +391,7 @@ BINDINGS = (
         f"{LOSS}.compute_advantages_and_returns", "penalised_advantage", call=_ppo_kl, stand_ins=(ARGS, MPU),
         accepts={"response_mask": ("full", "right")}, dtypes=("float32",),
     ),
-    # Without low_var_kl, because the function that computes it also clamps it and has a binding of its own.
+    # ``low_var_kl`` is left out, because the function that computes it also clamps it and has a binding of its own.
     Binding(
         f"{LOSS}.policy_loss_function", "policy_update", call=_policy_step, stand_ins=(ARGS, MPU, LOG_PROBS),
         fixed={
@@ -400,7 +400,7 @@ BINDINGS = (
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
     ),
-    # Without low_var_kl, because the function that computes it also clamps it and has a binding of its own.
+    # ``low_var_kl`` is left out, because the function that computes it also clamps it and has a binding of its own.
     Binding(
         f"{LOSS}.loss_function", "policy_update", call=_policy_steps, imports=(_SCHEDULE, _DATA, _REPORTS),
         requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),

@@ -84,7 +84,7 @@ def _of_configuration(self: Any, name: str) -> Any:
 
 
 def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
-    """Make one of TRL's configurations with these options, without its validation."""
+    """Make an instance of TRL's configuration class. Options are set afterwards, so TRL does not validate them."""
     kind = kind or kit.config_class_of(boundary)
     made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
     for option, value in kit.keep_accepted(kind, given, former).items():
@@ -209,7 +209,7 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     given["loss_type"] = _loss_type(boundary.function, loss_type)
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
-    if "student_logits" in boundary.parameters:  # SDPO's loss takes logits, which cannot give a probability of 1
+    if "student_logits" in boundary.parameters:  # SDPO's loss takes logits; no finite logits give a log-prob of 0
         said = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
         return {"loss": boundary.function(trainer, batch, kit.two_token_logits(said))}
     loss = boundary.function(trainer, kit.stand_in(training=True), batch)
@@ -299,7 +299,7 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of completion tokens that TRL's off-policy mask keeps."""
+    """Return the mask of the tokens that TRL's off-policy masking keeps, and PPO's loss without this mask."""
     advantages, mask, ratio = inputs["advantages"][:, :1], inputs["response_mask"], torch.exp(-inputs["ppo_kl"])
     if not torch.equal(advantages.expand(mask.shape), inputs["advantages"]):
         raise AbsentError("all tokens of a completion must have the same advantage")
@@ -423,9 +423,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             partial(kit.return_first, None),
         ),
     )
-    of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean counts rows without a token
+    of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean includes empty rows
     if of_rows and not inputs["response_mask"].any(-1).all():
-        raise AbsentError("the loss's mean counts rows without a valid token, and the scenario has such a row")
+        raise AbsentError("the loss is a mean that includes rows without a valid token; the scenario has such a row")
     if "distillation_logits" in boundary.parameters:
         said = trainer._compute_teacher_student_logits(student, teacher, batch)
         return {"loss": boundary.function(trainer, student, batch, said)}
@@ -561,7 +561,7 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
     if boundary.function is transformers.Trainer.log:
-        raise AbsentError("not in this version: a `log` method of this trainer; it inherits that of transformers")
+        raise AbsentError("not in this version: a `log` method of this trainer; it inherits the one of transformers")
     # Until March 2025, the trainer does not expect NaN.
     if leaves_nan and "nan" not in inspect.getsource(boundary.module):
         raise AbsentError("not in this version: completions without a score")
@@ -682,7 +682,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None}
     )
     batch = boundary.function(boundary.owner(**options), rows)
-    if "prompt_input_ids" in batch:  # until February 2026, training steps join the parts and truncate them
+    if "prompt_input_ids" in batch:  # until February 2026, training steps join prompt and answer
         prompt, answer = (batch[f"{part}_input_ids"][0] for part in ("prompt", "chosen"))
         learned = torch.cat([torch.zeros_like(prompt), torch.ones_like(answer)])
         return {"token_ids": torch.cat([prompt, answer]), "loss_mask": learned}
@@ -791,7 +791,7 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the chosen responses of pairs that are so long that TRL's trainer truncates them."""
+    """Return the log-probs of the chosen responses. The pairs are so long that TRL's trainer truncates them."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(kit.token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -822,7 +822,9 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a chat with the training template that TRL has for a known chat template, and return the trained text."""
+    """Render a chat with TRL's training template for a known chat template. Return the text that is trained on, and
+    whether the chat template renders the same chat to the same text.
+    """
     from transformers.utils.chat_template_utils import render_jinja_template
 
     given = inputs["arguments"]
@@ -898,9 +900,9 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer, model = kit.build_trainer(boundary, table, size, prompts, options, reward_funcs=kit.return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
     if "fused_lm_head" in inspect.getsource(trainer._get_per_token_logps_and_entropies):
-        # The fused head returns 0 for masked tokens. It also computes the old log-probs, so they are 0 there, too.
+        # The fused head also computes the old log-probs, and it returns 0 for masked tokens.
         batch["old_per_token_logps"] = batch["old_per_token_logps"] * mask
-    # Keep only the columns that this method returns, because a step slices exactly these.
+    # A training step slices exactly the columns that ``_generate_and_score_completions`` returns: keep only those.
     makes = inspect.getsource(trainer._generate_and_score_completions)
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
     trainer._generate_and_score_completions = partial(kit.return_first, scored)
@@ -1091,8 +1093,8 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _since(boundary: str) -> tuple[str, ...]:
-    """Return the paths that a step requires. A version of TRL or transformers that lacks one also lacks the options of
-    the step, and ``watch`` skips the step.
+    """Return the paths that the binding of a step requires. Versions of TRL or transformers without one of them also
+    lack options that the step sets.
     """
     owner = boundary.rpartition(".")[0]
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"

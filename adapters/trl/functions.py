@@ -229,7 +229,7 @@ _OF_LOGITS = (
     ),
     Binding(f"{_SFT}._chunked_cross_entropy_loss", "supervised_loss", call=_chunked,
             arguments={"batch_num_tokens": ("num_items_in_batch",)}, dtypes=("float32",)),
-    # Only 0 and 1, because the function raises other discounts to the power of the absolute position.
+    # The discount is 1 or 0, because the function raises other discounts to the power of the absolute position.
     Binding(
         f"{_MINI}._compute_advantage", "discounted_return", call=_rewarded,
         fixed={"kl": None, "kl_coef": 0.0}, accepts={"gamma": (1.0, 0.0)},
@@ -298,12 +298,12 @@ def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _ended(reads: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask that TRL makes of the tokens up to the stop token."""
+    """Return TRL's mask of the tokens up to the stop token."""
     return {"response_mask": reads(boundary, inputs["responses"], inputs["eos_token_id"])}
 
 
 def _flushed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Move left-padded rows to the left with TRL's function, and read them."""
+    """Shift left-padded rows to the left with TRL's function, and return their tokens."""
     tokens, mask = kit.lay_out([sample["tokens"] for sample in inputs["samples"]], left=True)
     mask, tokens = boundary.function(mask, tokens)
     lengths = mask.sum(-1).tolist()

@@ -28,14 +28,14 @@ def _need(holds: Any, reason: str) -> None:
 def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "trained") -> Any:
     """Return the values that a model (by default the trained model) computed in one of its forward passes, in float64.
 
-    :param place: which of the forward passes that have log-probs, from 0.
+    :param place: index of the forward pass, from 0; only passes that computed log-probs are counted.
     """
     passes = [one["reported"] for one in micro.forwards if one["model"] == model]
     passes = [one for one in passes if one["log_probs"] is not None or name == "scores"]
     _need(len(passes) > place, f"the {model} model does not report {name}")
     values = passes[place].get(name)
     _need(values is not None, f"the {model} model does not report {name}")
-    _need(values.dtype == torch.float32, f"{name} are {values.dtype}")
+    _need(values.dtype == torch.float32, f"{name} are {values.dtype}, not float32")
     return values.double()
 
 
@@ -83,16 +83,17 @@ def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> A
     sampling = micro.batch.get("sampling_per_token_logps")
     apart = ((old if sampling is None else sampling.double()) - log_probs).nan_to_num(nan=0.0)
     mean = (apart * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
-    _need(((mean - threshold).abs() > 1e-5).all(), "a completion is too close to off_policy_mask_threshold to decide")
+    reason = "a completion is so close to off_policy_mask_threshold that rounding decides whether it is masked"
+    _need(((mean - threshold).abs() > 1e-5).all(), reason)
     return ((advantages >= 0) | (mean <= threshold)).double()
 
 
 def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
     """Return a mask of the tokens whose entropy is in the upper quantile (arXiv:2506.01939)."""
-    _need(micro.world == 1, "top_entropy_quantile is a quantile over the tokens of all ranks")
+    _need(micro.world == 1, "top_entropy_quantile needs the tokens of all ranks, but this is one rank")
     own = entropies[mask != 0].float()
     least = torch.quantile(own, 1 - micro.attributes["top_entropy_quantile"]) if len(own) else torch.zeros(())
-    reason = "the entropy of a token is too close to the quantile to decide"
+    reason = "the entropy of a token is so close to the quantile that rounding decides whether the token is trained"
     _need(micro.facts["device"] == "cpu" or ((own - least).abs() > 1e-5).all(), reason)
     return (((entropies.float() * mask.float()) >= least) & (mask != 0)).double()
 
@@ -267,7 +268,7 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
     sides = {True: [], False: []}
     for one in micro.forwards:
         values = one["reported"]["log_probs"]
-        _need(values.dtype == torch.float32, f"log-probs are {values.dtype}")
+        _need(values.dtype == torch.float32, f"log-probs are {values.dtype}, not float32")
         sides[one["model"] == "reference"].append(values[:, -mask.shape[1] :].double())
     # Without a separate reference model, the reference is the model without its adapter, which runs second.
     if not sides[True]:
@@ -279,7 +280,11 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Describe completions whose mask does not end with the first end token. Return "" if there are none."""
+    """Describe a fault of the completions, or return "".
+
+    The mask of a completion must end with the first end token. A completion without an end token must be cut off at the
+    maximum length.
+    """
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
         _need(not had.get(name), f"{name} makes completions of several turns")
@@ -291,7 +296,8 @@ def _completion_ends(micro: Any) -> str:
     wrong = (until != mask).any(-1) & ended
     if not wrong.any():
         lengths, stops = mask.sum(-1), ("use_vllm", "use_transformers_continuous_batching", "generation_kwargs")
-        # Unless something other than an end token stops a completion, only the longest completions have no end token.
+        # A completion without an end token was cut off at the maximum length, so no other completion can be longer.
+        # This does not hold with the options in ``stops``, which can end a completion in other ways.
         cut = (lengths > 0) & (lengths < lengths.max()) & ~ended
         if cut.any() and not micro.facts["generation"] and not any(map(micro.options.get, stops)):
             row = int(cut.nonzero()[0])
@@ -310,8 +316,8 @@ def _completion_ends(micro: Any) -> str:
 def _grpo_batch(micro: Any) -> str:
     """Describe the fault of a batch. Return "" if there is none.
 
-    The log-probs of the policy that generated the batch must not be missing if the batch is used after an optimizer
-    step, and the mask of each completion must end with the first end token.
+    If the batch is used after an optimizer step, it must contain the log-probs of the policy that generated it. The
+    completions must be as described in :func:`_completion_ends`.
     """
     options, batch = micro.options, micro.batch
     uses = (options.get("steps_per_generation") or 1) * (options.get("num_iterations") or 1)
@@ -479,7 +485,8 @@ def _pair_loss(kind: str, micro: Any, policy: Any, reference: Any, tokens: Any) 
         if kind == "aot":
             first, second = (side.chunk(2)[0] - side.chunk(2)[1] for side in (policy, reference))
         near = any((side.sort(0).values.diff().abs() < 1e-4).any() for side in (first, second))
-        _need(not (near and tokens.requires_grad), "two rows of a batch are too similar for the sorting of aot")
+        reason = "two rows of a batch are so similar that rounding decides how aot sorts them"
+        _need(not (near and tokens.requires_grad), reason)
         gap = beta * (first.sort(0).values - second.sort(0).values)
         return -log_sigmoid(gap) * (1 - smooth) - log_sigmoid(-gap) * smooth
     if kind == "apo_zero":
@@ -539,7 +546,7 @@ def _kto_sides(micro: Any) -> tuple[Any, Any, Any]:
     reference = batch["ref_logps"].double() if known else of_rows(_referred(micro, estimates, passes), mask)
     if not estimates:
         return policy, reference, 0.0
-    _need(micro.world == 1, "the KL is a mean over the rows of all ranks")
+    _need(micro.world == 1, "the KL estimate needs the rows of all ranks, but this is one rank")
     mask = batch["KL_completion_mask"][:, 1:].double()
     other = batch["ref_KL_logps"].double() if known else of_rows(_referred(micro, 0, passes), mask)
     return policy, reference, (of_rows(_trained(micro), mask) - other).mean().detach().clamp(min=0)
@@ -683,7 +690,7 @@ def _other_rows(batch: Any, columns: Mapping[str, list[Any]]) -> str:
             wrong = [place for place, (one, another) in enumerate(zip(row, other)) if one != another]
             if wrong or len(row) < len(other):
                 place = wrong[0] if wrong else len(row)
-                shown = " is not the dataset row's"
+                shown = " differs from the dataset row"
                 if name.endswith(("position_ids", "mask")):
                     shown = f" is {row[place] if wrong else 'missing'}, not {other[place]}"
                 return f"{name} of token {place} in row {number} of a batch{shown}"
@@ -787,7 +794,8 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
     if micro.facts["smoothing"] and options["loss_type"] == "nll":
         one, share = micro.forwards[0], options["label_smoothing_factor"]
         _need("mean_log_prob" in one, "some log-probs were not recomputed")
-        _need(not micro.attributes.get("aux_loss_enabled"), "label_smoothing_factor leaves out the loss of a router")
+        reason = "with label_smoothing_factor, the loss lacks the router's auxiliary loss"
+        _need(not micro.attributes.get("aux_loss_enabled"), reason)
         nll, mean = (-one[name].double() for name in ("log_probs", "mean_log_prob"))
         _need(nll.shape == learned.shape, "the model's outputs and the labels differ in length")
         terms, slack = (1 - share) * nll + share * mean, float(one["bound"])
@@ -833,7 +841,8 @@ def _sft_tokens(trainer: Any, rows: Any) -> str:
             got, right = (sum(one != -100 for one in several) for several in (row["labels"], labels))
             how = "is trained" if row["labels"][wrong[0]] != -100 else "is not trained"
             return (
-                f"row {number} trains on {got} of its {len(ids)} tokens, and {right} are right: token {wrong[0]} {how}"
+                f"row {number} trains on {got} of its {len(ids)} tokens and should train on {right}; the first "
+                f"difference: token {wrong[0]} {how}"
             )
     return ""
 

@@ -70,7 +70,7 @@ def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any])
     rest = kit.take_inputs(_group(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
         del rest["norm_by_std"]  # before #990, GRPO has no such switch and always divides
-    # Without a GPU, verl's get_torch_device returns the module torch.cpu, which is not a device, so it is replaced.
+    # Without a GPU, verl's get_torch_device returns the module torch.cpu, which is not a device: replace the function.
     with kit.swap(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: boundary.device):
         return boundary.invoke(rest)
 

@@ -77,7 +77,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
         tokenizer=kit.stand_in(apply_chat_template=lambda *_, **__: answer),
-        system_prompt=[],  # empty, because older loops cut it off a reply and newer loops prepend it
+        system_prompt=[],  # empty: older loops remove it from a reply, and newer loops prepend it
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],

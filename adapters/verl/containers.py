@@ -54,7 +54,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
 
 #: Required, because versions without this function use torch's own nested tensors and cut them differently.
 _NESTED = (f"{_TENSORDICT}.nested_tensor_from_tensor_list",)
-#: Columns of an unpadded batch that are not plain tensors: tokens, and position ids with four rows.
+#: The columns of an unpadded batch. Tokens, and position ids with four rows, are nested tensors.
 _RAGGED: Mapping[str, Any] = {
     "layouts": {
         "number": {"kind": "tensor", "dtype": "int64", "shape": []},
@@ -66,7 +66,7 @@ _RAGGED: Mapping[str, Any] = {
 }
 _PROTO = Container(CONTAINER, common={"imports": (_PROTOCOL,)})
 _OTHER = Container(_tensordict, _read_tensordict, {"requires": _NESTED, "fixed": _RAGGED})
-#: The function rejects uneven cuts, unless padding is enabled.
+#: verl's functions reject a cut into parts of different sizes, unless padding is enabled.
 _EVEN = {"remainder": (0,)}
 
 _CONTAINERS = (
@@ -91,7 +91,9 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts workers; the method rea
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Reorder a batch as verl's trainer does, so that each rank gets the same number of rows."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
-        raise AbsentError("not in this version: fixed minibatches; this version cuts them after distributing the rows")
+        raise AbsentError(
+            "not in this version: keep_minibatches; this version forms minibatches only after distributing the rows"
+        )
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
     trainer = kit.stand_in(

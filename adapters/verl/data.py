@@ -138,8 +138,8 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Seed numpy's global generator, and draw a number; then do the same with a call of verl's bootstrap in between.
-    Return both numbers.
+    """Return two numbers that numpy's global generator draws after the same seed: one immediately, and one after a call
+    of verl's bootstrap.
     """
     import numpy
 
@@ -170,7 +170,7 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the advantage step of verl's trainer.
 
-    Versions whose batches have no response mask derive it from the mask of all tokens. Here, the two are equal, because
+    Versions whose batches have no response mask derive it from the attention mask. Here, both masks are equal, because
     the batch has no prompt tokens.
     """
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
@@ -230,8 +230,8 @@ _DATA = (
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "truncation", call=_sample,
         stand_ins=(_DATASET, _TOKENS),
     ),
-    # Tool results have turns of their own, because the function rejects a template that renders a chat differently from
-    # its messages one by one.
+    # Tool results have turns of their own. A template that puts several of them into one turn renders a whole chat
+    # differently from its single messages, and verl rejects such a template.
     Binding(
         f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "trained_tokens", call=_trained_of_a_chat,
         imports=LEARNING, requires=LEARNING, stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
@@ -279,8 +279,8 @@ _TORCH = "verl.utils.torch_functional"
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs and entropies. The contract needs gradients of log-probs, so another function of the same
-    module computes them.
+    """Return entropies from the boundary. The log-probs are from another function of the same module, because the
+    contract also needs the gradient of log-probs.
     """
     logits = inputs["logits"]
     rows, tokens, size = logits.shape

@@ -309,7 +309,7 @@ def _unpadded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad packed rows with verl's function, and read them."""
+    """Pad packed rows with verl's function, and return the tokens of each row."""
     values, mask = kit.lay_out(_tokens(inputs))
     flat, places, *_ = kit.remove_padding(values[..., None], mask)
     whole = boundary.function(flat, places, *values.shape)[..., 0]

@@ -352,7 +352,9 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the mini-batches of each rank in order, with verl's real engine loop and real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
-        raise AbsentError("not in this version: padding without flash attention, whose pad_input pads log-probs")
+        raise AbsentError(
+            "not in this version: padding of log-probs without flash attention; this version calls its pad_input"
+        )
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
     rows = len(inputs["response_mask"])
@@ -449,7 +451,7 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         output = _jagged([model.table[place] for place in micro_batch["places"][:, 0]])
         loss, _ = boundary.function(config=None, model_output={"log_probs": output}, data=micro_batch)
         value = float(loss.detach())
-        # Times the gradient, because the engine may scale the loss.
+        # Multiply by the gradient that arrives at the loss, because the engine may scale the loss.
         loss.register_hook(lambda slope: losses.append(value * float(slope)))
         return loss, {}
 
@@ -621,7 +623,7 @@ _UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; re
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
     """Dispatch the driver's batch to the ranks as verl does, and run each rank on its part."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
-    parts = [part.unlock_() for part in parts]  # unlocked, as data that a rank has received
+    parts = [part.unlock_() for part in parts]  # a rank receives unlocked data
     cuts: list[Any] = []
     stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
     size, budget = inputs["micro_batch_size"] or len(parts[0]), inputs["max_tokens_per_microbatch"]

@@ -105,7 +105,7 @@ def _lines(change: Change) -> list[str]:
         which = "since" if len(change.commits) == 1 else "since one of:"
         lines.append(f"    {which} {commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}")
     if change.why_not:
-        lines.append(f"    no commit: {change.why_not}")
+        lines.append(f"    commit not found: {change.why_not}")
     return lines
 
 
@@ -114,7 +114,8 @@ def _markdown(changes: Sequence[Change], basis: Sequence[str]) -> str:
     def line(change: Change) -> str:
         since = ", ".join(f"{commit['sha'][:9]} {commit['subject']}" for commit in change.commits)
         sentence = f"{change.what}: {change.target} {change.subject} at {change.ref}: {change.detail}"
-        return sentence + (f"; since {since}" if since else f"; no commit: {change.why_not}" if change.why_not else "")
+        lost = f"; commit not found: {change.why_not}" if change.why_not else ""
+        return sentence + (f"; since {since}" if since else lost)
 
     text = bug_list((line(change), change.about) for change in changes)
     examined = "\n".join(f"* {escaped(line.strip())}" for line in basis)

@@ -312,8 +312,8 @@ def list_unexamined(
         yield f"not compared: {count_left} more boundaries, for {len(reasons) - _FILES} other reasons"
     undecided = [each for each in results if each.blind]
     for each in undecided[:_FILES]:
-        counts = ", ".join(f"{message(key)} in {each.undecided[key]}" for key in each.blind)
-        yield f"undecided: {each.name}: {counts} of {each.answered} calls: NaN or infinite at both revisions"
+        counts = ", ".join(f"{message(key)} ({each.undecided[key]} of {each.answered} calls)" for key in each.blind)
+        yield f"undecided: {each.name}: NaN or infinity at both revisions in {counts}"
     if len(undecided) > _FILES:
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
 

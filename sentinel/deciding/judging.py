@@ -55,7 +55,7 @@ def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judge
     if answers.second is None:
         if not answers.refusal:  # no second answer was requested
             return judgement
-        return replace(judgement, verdict=_unsteady(f"the boundary returned no answer: {answers.refusal}"))
+        return replace(judgement, verdict=_unsteady(f"the call failed: {answers.refusal}"))
     measured = replace(measured, reordered=answers.reordered)
     if answers.agree:
         return replace(judgement, outcome=replace(measured, repeated="same values"))

@@ -81,7 +81,7 @@ def masked_values_have_no_influence(case: Case) -> Iterator[Violation]:
                 yield from same(case, first, other, prefix="with other values on masked tokens, ")
     if not applies:
         raise DoesNotApply(
-            "the observation has no per-token gradient and no variant that differs only on masked tokens"
+            "the observation has no per-token gradient, and no two variants differ only on masked tokens"
         )
 
 

@@ -1372,7 +1372,7 @@ def test_values_not_finite_at_both_revisions_are_undecided(run_sentinel, tree, b
         tree(name, CODE.format(returned=f"{part} * {factor}")) for name, factor in (("one", 1), ("other", 1.0))
     )
     answer = run_sentinel("diff", "tiny", one, other, "--examples", "20")
-    undecided = r"undecided: tiny.losses.agg_loss: loss in (\d+).* of (\d+) calls: NaN or infinite at both revisions\n"
+    undecided = r"undecided: tiny.losses.agg_loss: NaN or infinity at both revisions in loss \((\d+) of (\d+) calls\)"
     listed = re.findall(undecided, answer.out)
     assert len(listed) == both
     assert all(int(count) <= int(calls) for count, calls in listed)

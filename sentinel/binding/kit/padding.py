@@ -25,7 +25,7 @@ def call_padding_to_multiple(
 ) -> dict[str, Any]:
     """Call a function that pads rows to the next multiple of a number: ``pads(boundary, values, number)``."""
     if inputs["values"].shape[1] > inputs["length"]:
-        raise AbsentError("not in this version: rows longer than `length` are padded to its next multiple")
+        raise AbsentError("rows longer than `length` are padded to a multiple of it; the scenario has such rows")
     return {"padded": pads(boundary, inputs["values"], inputs["length"])}
 
 

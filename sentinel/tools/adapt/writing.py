@@ -51,9 +51,7 @@ def adapter_text(
     )
     if missed:
         near = (f"# {each.signature.path} ({each.contract}): {each.reason}" for each in missed)
-        body += (
-            "\n# These functions nearly fit a contract. A function that translates can bind them: docs/adapters.md.\n"
-        )
+        body += "\n# These functions nearly fit a contract. To bind one, write a `call` function: docs/adapters.md.\n"
         body += "".join(f"{line}\n" for each in near for line in textwrap.wrap(each, 118, subsequent_indent="#     "))
     return _HEAD.format(name=target.name, file=file, imports=_imports(body)) + body.removeprefix("\n")
 

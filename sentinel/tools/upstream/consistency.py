@@ -82,7 +82,9 @@ def _numbers(recorded: Document, now: Document) -> Iterator[str]:
     tolerance = Tolerance(chosen["relative"], chosen["absolute"], chosen["exact"])
     for name in _OF_OBSERVATION:
         if (name in recorded) != (name in now):
-            yield f"{name}: {'present' if name in recorded else 'missing'} in the evidence, contrary to its observation"
+            leads = "has this key, but its observation does not lead to it"
+            lacks = "lacks this key, but its observation leads to it"
+            yield f"{name}: the evidence {leads if name in recorded else lacks}"
         elif name in recorded:
             yield from _differences(recorded[name], now[name], name, tolerance)
     yield from _differences(_judged(recorded), _judged(now), "comparison", tolerance)

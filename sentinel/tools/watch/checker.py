@@ -639,9 +639,9 @@ class Checker:
         else:
             _say(
                 f"{counted(len(kinds), 'kind')} of violation" + f": {laws}" * bool(laws) + "\n  "
-                f"checked{several}: {checked}; "
-                f"{counts['read']} of {counted(counts['copied'], 'copied call')} of {functions} by laws "
-                f"{self._counts['laws']} times; in {counts['seconds']:.2f} s of the run",
+                f"checked{several}: {checked}; laws {self._counts['laws']} times, on {counts['read']} of "
+                f"{counted(counts['copied'], 'copied call')} of {functions}; this took "
+                f"{counts['seconds']:.2f} s of the run",
                 True,
             )
         if counts["held_back"]:

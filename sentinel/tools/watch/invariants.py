@@ -188,7 +188,7 @@ def _undocumented(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 def _repeatable(facts: Mapping[str, Any], steps: Steps | None) -> str:
     random = facts.get("random")
-    return f"two forward passes differ: {random[0]}" if random else _facts_read(facts, steps)
+    return f"forward passes are random: {random[0]}" if random else _facts_read(facts, steps)
 
 
 def _observed(facts: Mapping[str, Any], steps: Steps | None) -> str:
@@ -563,7 +563,7 @@ def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, An
     if values["step"] or values["attributes"]["global_step"]:
         return None
     if values["facts"].get("started"):
-        raise DoesNotApply(f"the adapter starts with {values['facts']['started']}")
+        raise DoesNotApply(f"the LoRA adapter changes the model from the start: {values['facts']['started']}")
     policy, reference = values["steps"].references(_micro(values))
     count = values["batch"]["completion_mask"].sum(-1).max() if policy.dim() == 1 else 1
     bound = max((float(one["bound"]) for one in values["forwards"] if "bound" in one), default=0.05)
@@ -822,7 +822,7 @@ def _optimizer(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
             return f"weight_decay of {decayed[0]} is {group['weight_decay']}, but {right} is configured"
         others = [name for name in group["names"] if name.endswith(".bias") or name in created["norms"]]
         if others and group["weight_decay"]:
-            return f"weight_decay of {others[0]} is {group['weight_decay']}, but biases and norms do not decay"
+            return f"weight_decay of {others[0]} is {group['weight_decay']}, but it should be 0 for biases and norms"
     return ""
 
 
@@ -968,7 +968,7 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
 
 #: transformers does not know where a dataset without a length ends. It counts the dataset's last micro-batches towards
 #: the next step.
-_ENDS = "the dataset has no length, so the step at its end may have other micro-batches"
+_ENDS = "the dataset has no length, so the step at its end may have another number of micro-batches"
 
 
 def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:

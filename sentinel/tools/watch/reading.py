@@ -120,7 +120,7 @@ class Reading:
         for path in self._required():
             if parts[path] is None:
                 return self._read_without(path, parts)
-        fewest, why = len(self.plan.paths) + 1, "the adapter makes no such call from any scenario"
+        fewest, why = len(self.plan.paths) + 1, "the adapter cannot make this call from any scenario"
         closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
         contract, binding = self.subject.contract, self.subject.binding
         for choice in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
@@ -131,7 +131,7 @@ class Reading:
                 why = f"{why.partition(':')[0]}: {error}"[:200] if fewest > len(self.plan.paths) else why
                 continue
             if not all(accepts(contract, binding, item, inputs) for item in contract.inputs if item.domain == "mask"):
-                why = "the adapter does not accept such a mask"
+                why = "the adapter does not accept a mask like that of the call"
                 continue
             other = [p for p in self.plan.paths if p not in self.scaling and not _alike(parts[p], made[p])]
             if not other:
@@ -460,7 +460,7 @@ def _another(value: Any) -> Any:
         return value + 1
     if isinstance(value, int):
         return not value if isinstance(value, bool) else value + 1
-    raise Unreadable("no other valid value is known for this part")
+    raise Unreadable("a part of the call has a type for which no second value is known")
 
 
 def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
@@ -519,7 +519,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
     """
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
-    refused = "the adapter's calls of example scenarios cannot be read back"
+    refused = "example scenarios cannot be recovered from the calls that the adapter makes from them"
     for live, call, answers in calls:
         parts = {path: at(call, path, answers) for path in reading.plan.paths}
         try:

@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes.catalog import bundled_catalog, load_adapter
 from sentinel.search.bindings import CheckoutTrees, Definitions
 from sentinel.targets import Target
+from sentinel.tools.adapt.commands.adapt import needs_preload
 from sentinel.tools.adapt.imports import Imports
 from sentinel.tools.adapt.past import with_past
 from sentinel.tools.adapt.project import open_project
 from sentinel.tools.adapt.proposals import Layout, NearMiss, Proposal, propose
 from sentinel.tools.adapt.signatures import Signature, classes_of, signatures
 from sentinel.tools.adapt.writing import adapter_text
+from sentinel.worker import stubs
+from sentinel.worker.probe import _stub_reason
 
 CONTRACTS = bundled_catalog().contracts
 
@@ -535,3 +539,11 @@ def test_no_law_holds_if_the_adapter_raises_for_some_scenarios(tmp_path, capsys)
     row = check(tmp_path, capsys, call="call=_call,", first="assert mask.sum() < 2, 'too many tokens'")
     assert row["held"] == []
     assert re.search(r"AssertionError: too many tokens, .* \(in \d+ calls, \d+ scenarios\)", row["failed"])
+
+
+def test_adapt_reads_which_packages_a_probe_needs_from_its_reason(monkeypatch):
+    used = SimpleNamespace(used=["transformers.utils", "psutil.cpu_count()"])
+    monkeypatch.setattr(stubs, "state", lambda: used)
+    assert needs_preload(_stub_reason()) == ["psutil", "transformers"]
+    used.used.append("a_package_of_no_target")
+    assert not needs_preload(_stub_reason())

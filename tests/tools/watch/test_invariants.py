@@ -498,7 +498,7 @@ def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
         ),
         ("the_loss_is_the_documented_one", {"changed": ["new"]}, "the adapter does not know the option new"),
         ("the_reference_starts_as_the_policy", {"given": {"ref_model": True}}, "ref_model was given"),
-        ("the_reference_starts_as_the_policy", {"random": ["dropout (p 0.1)"]}, "two forward passes differ: dropout"),
+        ("the_reference_starts_as_the_policy", {"random": ["dropout (p 0.1)"]}, "forward passes are random: dropout"),
         ("samples_come_from_the_policy", {"options": {"top_k": 5}}, "top_k is 5"),
         ("samples_come_from_the_policy", {"generation": ["top_p"]}, "the model's generation config sets top_p"),
         ("the_divisor_is_the_number_of_labels", {"streams": True}, "the dataset has no length, so the step at its end"),
@@ -554,7 +554,8 @@ def test_a_reference_without_its_adapter_is_not_named():
 def test_an_adapter_that_starts_with_another_policy_is_not_judged():
     memory = _memory({**_DOCUMENTED, **_MADE, "started": "init_lora_weights='pissa'"})
     assert memory.look(*_BROKEN["the_reference_starts_as_the_policy"][0]) == []
-    assert memory.skipped["the_reference_starts_as_the_policy"] == "the adapter starts with init_lora_weights='pissa'"
+    why = "the LoRA adapter changes the model from the start: init_lora_weights='pissa'"
+    assert memory.skipped["the_reference_starts_as_the_policy"] == why
 
 
 @pytest.mark.parametrize(

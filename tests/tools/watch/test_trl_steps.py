@@ -83,7 +83,7 @@ _SAID = [ord("u"), _C, 0, _A, _B, 0]
         ("SFT", {"prompt": "ab", "completion": "c", "input_ids": [_A, _B, _C, 0], "labels": [-100, -100, _C, 0]}, {},
          ""),
         ("SFT", {"prompt": "ab", "completion": "c", "input_ids": [_A, _B, _C, 0], "labels": [-100, _B, _C, 0]}, {},
-         "row 0 trains on 3 of its 4 tokens, and 2 are right: token 1 is trained"),
+         "row 0 trains on 3 of its 4 tokens and should train on 2; the first difference: token 1 is trained"),
         ("SFT", {"prompt": "ab", "completion": "c", "input_ids": [_A, _B, _C], "labels": [-100, -100, _C]}, {},
          "input_ids of row 0 has no end token"),
         ("SFT", {"text": "ab.", "input_ids": [_A, _B], "labels": [_A, _B]}, {"max_length": 2}, ""),
@@ -91,7 +91,7 @@ _SAID = [ord("u"), _C, 0, _A, _B, 0]
          {"max_length": 2, "truncation_mode": "keep_end"}, ""),
         ("SFT", {**_CHAT, "input_ids": _SAID, "labels": [-100] * 4 + [_B, 0]}, {"assistant_only_loss": True}, ""),
         ("SFT", {**_CHAT, "input_ids": _SAID, "labels": _SAID}, {"assistant_only_loss": True},
-         "row 0 trains on 6 of its 6 tokens, and 2 are right: token 0 is trained"),
+         "row 0 trains on 6 of its 6 tokens and should train on 2; the first difference: token 0 is trained"),
         ("DPO", {"prompt": "a", "chosen": "b", "rejected": "c.", "prompt_ids": [_A], "chosen_ids": [_B, 0],
                  "rejected_ids": [_C, 0]}, {}, ""),
         ("DPO", {"prompt": "ab", "chosen": "b", "rejected": "c", "prompt_ids": [_B], "chosen_ids": [_B, 0],
@@ -211,8 +211,8 @@ def test_rloos_rewards_have_the_penalty_of_the_reference(own):
     [
         ({}, ""),
         ({"position_ids": [[0, 1, 2, 3, 0]]}, "position_ids of token 3 in row 0 of a batch is 3, not 0"),
-        ({"labels": [[-100, 6, 7, 8, -100]]}, "labels of token 3 in row 0 of a batch is not the dataset row's"),
-        ({"input_ids": [[5, 6, 7, 8]]}, "input_ids of token 4 in row 0 of a batch is not the dataset row's"),
+        ({"labels": [[-100, 6, 7, 8, -100]]}, "labels of token 3 in row 0 of a batch differs from the dataset row"),
+        ({"input_ids": [[5, 6, 7, 8]]}, "input_ids of token 4 in row 0 of a batch differs from the dataset row"),
     ],
 )
 def test_positions_and_labels_restart_at_each_document(changed, how):

@@ -131,14 +131,19 @@ def _best(
             if _rank(result)[:2] == (True, True) or result.packages:
                 waiting[path] = []
                 continue
-            real = re.search(r"the code used (\w+)[\w.]*, which is real only for a target that names it", result.failed)
-            if real and real[1] not in preload:
-                preload[real[1]] = None
+            if new_packages := [name for name in needs_preload(result.failed) if name not in preload]:
+                preload.update(dict.fromkeys(new_packages))
                 waiting[path].insert(0, proposal)
             elif (new := mended(proposal, catalog.contracts[proposal.contract], result.failed)) is not None:
                 waiting[path].insert(0, new)
         project = replace(project, target=replace(project.target, preload=tuple(preload)))
     return found, project
+
+
+def needs_preload(reason: str) -> list[str]:
+    """Return the packages that a probe's reason says must be in the target's ``preload``."""
+    named = re.search(r"which is a stub module here: name ([\w, ]+) in the target's `preload`", reason)
+    return named[1].split(", ") if named else []
 
 
 def _rank(result: Result) -> tuple[bool, bool, int]:

@@ -283,7 +283,10 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
     if law is None:
         raise SentinelError(f"it is evidence of a law, {recorded['law']!r}, which does not exist here")
     if "declared dialect" in recorded["reason"]:
-        raise SentinelError("the law holds there except for a declared dialect, which a single scenario cannot show")
+        raise SentinelError(
+            "the law holds there except for a declared dialect; only a whole search can show this, not the single "
+            "scenario in the evidence"
+        )
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
         raise SentinelError(
             "it is the result of a search and contains no scenario to run; search again with `pytest --sentinel-laws`"
