@@ -21,6 +21,7 @@ from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     MASKED_STATISTICS,
     POLICY_UPDATE,
+    PREFERENCE_LOSS,
     WEIGHTS,
     WeightEngine,
     chat,
@@ -494,7 +495,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
         boundary.module.add_fused_lm_head(other)
     batch = kit.make_sequences(mask)
-    given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
+    given = {name: inputs[name] for name in ("beta", "ld_alpha", "label_smoothing") if inputs[name] is not None}
     args = _options(boundary, given) if hasattr(boundary.module, "DPOConfig") else kit.stand_in(**given)
     several = "list" in str(getattr(type(args), "__annotations__", {}).get("loss_type"))
     trainer = _trainer(
@@ -503,6 +504,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         model=model,
         ref_model=other,
         loss_types=[inputs["loss_type"]],
+        label_smoothing=inputs["label_smoothing"],
         loss_weights=[1.0],
         beta=inputs["beta"],
         precompute_ref_logps=False,
@@ -607,7 +609,7 @@ MODELS = (
     ),
     Binding(
         f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
-        fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,),
+        fixed={**PREFERENCE_LOSS.lacking("beta"), "loss_type": "orpo"}, dialects=(_NO_REFERENCE,),
     ),
     Binding(
         f"{_HEAD}.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
@@ -1163,11 +1165,11 @@ STEPS = (
             boundary, "preference_update", call=partial(_preferred, rows, names, options),
             stand_ins=(_TABLE, _SAID)[:1 + (rows == "prompts")], requires=_since(boundary),
             accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
-            fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
+            fixed={**PREFERENCE_LOSS.lacking("loss_type", *names), **({} if "beta" in names else {"beta": 1.0})},
             dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
         )
         for boundary, rows, names, options, types in (
-            (f"{DPO}.DPOTrainer.compute_loss", "pairs", (*_OF_PAIRS, "ld_alpha"), {}, _SIGMOID),
+            (f"{DPO}.DPOTrainer.compute_loss", "pairs", (*_OF_PAIRS, "ld_alpha", "label_smoothing"), {}, _SIGMOID),
             (f"{ONLINE}.OnlineDPOTrainer.training_step", "prompts", _OF_PAIRS, {}, _SIGMOID),
             (f"{_OWN}.cpo.cpo_trainer.CPOTrainer.compute_loss", "pairs", ("beta",), {"cpo_alpha": 0.0}, _SIGMOID),
             (f"{_OWN}.tpo.tpo_trainer.TPOTrainer._compute_loss", "pairs", ("beta",), {"tpo_alpha": 0.0}, _SIGMOID),
