@@ -495,7 +495,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
         boundary.module.add_fused_lm_head(other)
     batch = kit.make_sequences(mask)
-    given = {name: inputs[name] for name in ("beta", "ld_alpha", "label_smoothing") if inputs[name] is not None}
+    given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
     args = _options(boundary, given) if hasattr(boundary.module, "DPOConfig") else kit.stand_in(**given)
     several = "list" in str(getattr(type(args), "__annotations__", {}).get("loss_type"))
     trainer = _trainer(
@@ -504,7 +504,6 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         model=model,
         ref_model=other,
         loss_types=[inputs["loss_type"]],
-        label_smoothing=inputs["label_smoothing"],
         loss_weights=[1.0],
         beta=inputs["beta"],
         precompute_ref_logps=False,
@@ -606,6 +605,7 @@ MODELS = (
         f"{DPO}.DPOTrainer._compute_loss", "preference_loss", call=_dpo_loss,
         formerly=tuple(f"{DPO}.DPOTrainer.{name}" for name in ("get_batch_loss_metrics", "get_batch_metrics")),
         stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
+        fixed={"label_smoothing": 0.0},  # the option is documented for Robust DPO and EXO only
     ),
     Binding(
         f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
@@ -1169,7 +1169,7 @@ STEPS = (
             dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
         )
         for boundary, rows, names, options, types in (
-            (f"{DPO}.DPOTrainer.compute_loss", "pairs", (*_OF_PAIRS, "ld_alpha", "label_smoothing"), {}, _SIGMOID),
+            (f"{DPO}.DPOTrainer.compute_loss", "pairs", (*_OF_PAIRS, "ld_alpha"), {}, _SIGMOID),
             (f"{ONLINE}.OnlineDPOTrainer.training_step", "prompts", _OF_PAIRS, {}, _SIGMOID),
             (f"{_OWN}.cpo.cpo_trainer.CPOTrainer.compute_loss", "pairs", ("beta",), {"cpo_alpha": 0.0}, _SIGMOID),
             (f"{_OWN}.tpo.tpo_trainer.TPOTrainer._compute_loss", "pairs", ("beta",), {"tpo_alpha": 0.0}, _SIGMOID),
