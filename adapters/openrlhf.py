@@ -21,6 +21,7 @@ from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     LAYOUTS,
     MASKED_STATISTICS,
+    PREFERENCE_LOSS,
     RANKS,
     WEIGHTS,
     WORDS,
@@ -736,7 +737,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     does.
     """
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
-    loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
+    loss = of_trainer.DPOLoss(inputs["beta"], inputs["label_smoothing"], inputs["loss_type"] == "ipo")
     packing, parts = {"packing_samples": False}, {"strategy": kit.stand_in(ring_attn_group=None), "loss_fn": loss}
     tokenizer = kit.stand_in(pad_token_id=0)
     trainer = kit.make_unbuilt(
@@ -1121,7 +1122,7 @@ _SMALL = (
     *(
         Binding(
             f"{_LOSS}.{name}.forward", "preference_loss", call=_of_scores, dialects=(_NONE,),
-            fixed={"loss_type": "sigmoid", "ld_alpha": None, "beta": 1.0},
+            fixed={**PREFERENCE_LOSS.lacking(), "loss_type": "sigmoid", "beta": 1.0},
         )
         for name in ("PairWiseLoss", "LogExpLoss")
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import policy_loss
+from sentinel.binding.families import PREFERENCE_LOSS, policy_loss
 from sentinel.binding.kit import torch
 
 _FUNCTIONAL = "areal.utils.functional"
@@ -129,7 +129,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DPO = "areal.trainer.dpo.dpo_engine"
-_PAIRED = {"ld_alpha": None}
+_PAIRED = PREFERENCE_LOSS.lacking("beta", "loss_type")
 _OBJECTIVES = (
     *(
         Binding(
@@ -197,7 +197,7 @@ _OBJECTIVES = (
             ),
         ),
     ),
-    Binding("areal.trainer.dpo.dpo_engine.compute_dpo_loss", "preference_loss", call=_pairs, fixed={"ld_alpha": None}),
+    Binding("areal.trainer.dpo.dpo_engine.compute_dpo_loss", "preference_loss", call=_pairs, fixed=_PAIRED),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
 from sentinel.binding import kit
-from sentinel.binding.families import IMPORTANCE_WEIGHT, aggregated, policy_loss
+from sentinel.binding.families import IMPORTANCE_WEIGHT, PREFERENCE_LOSS, aggregated, policy_loss
 from sentinel.binding.kit import torch
 
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, PREPARED, SAMPLING, configured
@@ -348,7 +348,7 @@ BINDINGS = (
     Binding(
         f"{LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
         formerly=(f"{ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
-        fixed={"ld_alpha": None, "loss_type": "sigmoid", "beta": 1.0},
+        fixed={**PREFERENCE_LOSS.lacking(), "loss_type": "sigmoid", "beta": 1.0},
         dialects=(
             Dialect(
                 "reference", "none", "a reward model has no reference", f"{MAIN}/algorithms/loss/loss_functions.py#L919"
@@ -361,7 +361,7 @@ BINDINGS = (
     ),
     Binding(
         f"{LOSSES}.DPOLossFn.__call__", "preference_loss", call=_preference, imports=(BATCHES,),
-        fixed={"ld_alpha": None, "loss_type": "sigmoid"},
+        fixed={**PREFERENCE_LOSS.lacking("beta"), "loss_type": "sigmoid"},
     ),
     Binding(
         f"{LOSSES}.MseValueLossFn.__call__", "value_loss", call=_value, imports=(BATCHES,),

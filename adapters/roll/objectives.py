@@ -195,14 +195,15 @@ def _preferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = kit.prepend_prompt(in_turn("mask").long())
     prompts, masked = [1] * len(mask), mask[:, 1:] != 0
     ours, reference = (torch.where(masked, in_turn(name), 0.0) for name in ("log_probs", "ref_log_probs"))
+    options = {name: inputs[name] for name in ("beta", "label_smoothing")}
     if "data" in boundary.parameters:
         strategy = kit.stand_in(op_compute_log_probs=lambda **_: ours)
         columns = {"input_ids": mask, "attention_mask": mask, "prompt_id_lens": torch.tensor(prompts)}
-        data = _batch(boundary, {**columns, "reference_log_probs": reference}, beta=inputs["beta"])
+        data = _batch(boundary, {**columns, "reference_log_probs": reference}, **options)
         return {"loss": boundary.function(kit.stand_in(strategy=strategy), data, None)[0]}
     sums = boundary.module.get_logps
     pairs = *sums(ours, mask, prompts), *sums(reference, mask, prompts)
-    return {"loss": boundary.module.loss_fn(*pairs, beta=inputs["beta"])[0]}
+    return {"loss": boundary.module.loss_fn(*pairs, **options)[0]}
 
 
 _LOGITS = StandIn("strategy", "returns the scenario's log-probs; their computation from logits is not checked")

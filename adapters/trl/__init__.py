@@ -21,6 +21,7 @@ from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     MASKED_STATISTICS,
     POLICY_UPDATE,
+    PREFERENCE_LOSS,
     WEIGHTS,
     WeightEngine,
     chat,
@@ -604,10 +605,11 @@ MODELS = (
         f"{DPO}.DPOTrainer._compute_loss", "preference_loss", call=_dpo_loss,
         formerly=tuple(f"{DPO}.DPOTrainer.{name}" for name in ("get_batch_loss_metrics", "get_batch_metrics")),
         stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
+        fixed={"label_smoothing": 0.0},  # the option is documented for Robust DPO and EXO only
     ),
     Binding(
         f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
-        fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,),
+        fixed={**PREFERENCE_LOSS.lacking("beta"), "loss_type": "orpo"}, dialects=(_NO_REFERENCE,),
     ),
     Binding(
         f"{_HEAD}.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
@@ -1165,7 +1167,7 @@ STEPS = (
             boundary, "preference_update", call=partial(_preferred, rows, names, options),
             stand_ins=(_TABLE, _SAID)[:1 + (rows == "prompts")], requires=_since(boundary),
             accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
-            fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
+            fixed={**PREFERENCE_LOSS.lacking("loss_type", *names), **({} if "beta" in names else {"beta": 1.0})},
             dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
         )
         for boundary, rows, names, options, types in (

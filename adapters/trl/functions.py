@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import LAYOUTS, MASKED_STATISTICS, aggregated
+from sentinel.binding.families import LAYOUTS, MASKED_STATISTICS, PREFERENCE_LOSS, aggregated
 from sentinel.binding.kit import torch
 
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
@@ -243,7 +243,8 @@ _OF_LOGITS = (
 def _cpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return TRL's CPO loss of pairs, without its term for the chosen responses."""
     averages = _sums_of_pairs(boundary.owner.get_batch_logps, inputs, inputs["loss_type"] == "ipo")
-    options = {"loss_type": inputs["loss_type"], "beta": inputs["beta"], "alpha": 0.0, "label_smoothing": 0}
+    options = {"loss_type": inputs["loss_type"], "beta": inputs["beta"], "alpha": 0.0}
+    options["label_smoothing"] = inputs["label_smoothing"]
     trainer = kit.make_unbuilt(boundary.owner, accelerator=kit.make_one_process(boundary.device), **options)
     return {"loss": boundary.function(trainer, *averages)[0].mean()}
 
@@ -279,7 +280,7 @@ _OF_TWO = (
     ),
     Binding(
         f"{_OWN}.xpo.xpo_trainer.XPOTrainer._compute_losses", "preference_loss", call=_xpo_loss,
-        fixed={"ld_alpha": None, "loss_type": "sigmoid"},
+        fixed={**PREFERENCE_LOSS.lacking("beta"), "loss_type": "sigmoid"},
     ),
 )  # fmt: skip
 

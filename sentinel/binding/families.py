@@ -43,6 +43,7 @@ from sentinel.contracts.returns import DISCOUNTED_RETURN as DISCOUNTED_RETURN
 from sentinel.contracts.rollouts import SAMPLING_REQUEST as SAMPLING_REQUEST
 from sentinel.contracts.rollouts import WeightEngine as WeightEngine
 from sentinel.contracts.schedule import LEARNING_RATE as LEARNING_RATE
+from sentinel.contracts.step_losses import PREFERENCE_LOSS as PREFERENCE_LOSS
 from sentinel.contracts.surgery import LAYOUTS as LAYOUTS
 from sentinel.contracts.table_engine import ROLLOUT
 from sentinel.contracts.table_engine import ROW as ROW

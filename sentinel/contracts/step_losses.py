@@ -189,7 +189,8 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     DPO, equation 7: ``-log sigmoid(beta h)``, where ``h`` is the chosen response's log-ratio minus the rejected
     response's, each summed over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, where log-ratios are averaged
-    over tokens. LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha.
+    over tokens. LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha. Conservative DPO,
+    equation 3: a share ``label_smoothing`` of the pairs is labelled the wrong way round.
 
     KTO, equation 7: the mean over responses of ``sigmoid(beta (z - h))`` for chosen and ``sigmoid(beta (h - z))`` for
     rejected responses. APO: the same with ``z = 0``. ORPO, equation 7: ``-beta log sigmoid(log odds)`` of the mean
@@ -215,7 +216,11 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["loss_type"] == "orpo":
         chosen, rejected = (logs - torch.log(-torch.expm1(logs)) for logs in scores)
         return {"loss": -beta * torch.nn.functional.logsigmoid(chosen - rejected).mean()}
-    return {"loss": -torch.nn.functional.logsigmoid(beta * (chosen - rejected)).mean()}
+    margin, share = beta * (chosen - rejected), inputs["label_smoothing"]
+    loss = -torch.nn.functional.logsigmoid(margin)
+    if share:
+        loss = (1 - share) * loss - share * torch.nn.functional.logsigmoid(-margin)
+    return {"loss": loss.mean()}
 
 
 def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
@@ -227,7 +232,8 @@ def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
 def _arrange_preference_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     for side in _SIDES:
         with_a_token(inputs, choose, f"{side}_mask")
-    return inputs
+    smoothing = inputs["label_smoothing"] if inputs["loss_type"] == "sigmoid" else 0.0  # other losses do not define it
+    return {**inputs, "label_smoothing": smoothing}
 
 
 def _of(side: str) -> tuple[Input, ...]:
@@ -245,8 +251,9 @@ PREFERENCE_LOSS = Contract(
     summary="the preference loss of pairs of a chosen and a rejected response",
     source=(
         "DPO (arXiv:2305.18290), equation 7; IPO (arXiv:2310.12036), equation 17, averaged over tokens as its "
-        "authors recommend (https://github.com/huggingface/trl/pull/1265); LD-DPO (arXiv:2409.06411), section 3; KTO "
-        "(arXiv:2402.01306), equation 7; APO (arXiv:2408.06266), section 4; ORPO (arXiv:2403.07691), equation 7"
+        "authors recommend (https://github.com/huggingface/trl/pull/1265); LD-DPO (arXiv:2409.06411), section 3; "
+        "conservative DPO (https://ericmitchell.ai/cdpo.pdf), equation 3; KTO (arXiv:2402.01306), equation 7; "
+        "APO (arXiv:2408.06266), section 4; ORPO (arXiv:2403.07691), equation 7"
     ),
     inputs=(
         *_of("chosen"),
@@ -254,6 +261,7 @@ PREFERENCE_LOSS = Contract(
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
         knob("loss_type", "sigmoid (DPO), ipo or orpo", ("sigmoid", "ipo"), REQUIRED),
         knob("ld_alpha", "LD-DPO: weight of tokens beyond the length of the other response", (None, 0.25)),
+        knob("label_smoothing", "conservative DPO: share of pairs that are labelled the wrong way round", (0.0, 0.25)),
         dialect("reference", "given", "given: log-probs are relative to a reference's; none: they are used alone"),
     ),
     observes=(

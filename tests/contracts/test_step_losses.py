@@ -129,6 +129,13 @@ def test_ld_dpo_weighs_tokens_beyond_the_shorter_response_less():
     assert measured("preference_loss", **given)["loss"] == pytest.approx(math.log1p(math.exp(-0.1 * 0.275)))
 
 
+def test_label_smoothing_weighs_the_losses_of_both_orders_of_a_pair():
+    """DPO with a margin of 0.4 and beta 0.1, of which one pair in four is labelled the wrong way round."""
+    seen = measured("preference_loss", **pairs(2, loss_type="sigmoid", label_smoothing=0.25))
+    right, wrong = (math.log1p(math.exp(sign * 0.04)) for sign in (-1, 1))
+    assert seen["loss"] == pytest.approx(0.75 * right + 0.25 * wrong)
+
+
 def test_the_split_of_pairs_does_not_matter_but_a_sum_does():
     def added_up(chosen_log_probs: Any, micro_batch_size: int | None, **inputs: Any) -> dict[str, Any]:
         given = {**PREFERENCE_UPDATE.lacking(), **inputs, "chosen_log_probs": chosen_log_probs}

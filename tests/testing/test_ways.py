@@ -95,6 +95,28 @@ def test_inputs_without_their_mask_that_are_taken_as_tokens_lead_to_advice_about
     assert check_function(dpo, "preference_loss", loss_type="sigmoid", examples=EXAMPLES, **options).ok
 
 
+def smoothed_dpo(chosen_logps, rejected_logps, ref_chosen_logps, ref_rejected_logps, beta, label_smoothing):
+    margin = beta * (chosen_logps - rejected_logps - ref_chosen_logps + ref_rejected_logps)
+    return -((1 - label_smoothing) * F.logsigmoid(margin) + label_smoothing * F.logsigmoid(-margin)).mean()
+
+
+def test_label_smoothing_of_a_preference_loss_is_checked():
+    def wrong(chosen_logps, rejected_logps, ref_chosen_logps, ref_rejected_logps, beta, label_smoothing):
+        given = (chosen_logps, rejected_logps, ref_chosen_logps, ref_rejected_logps, beta)
+        return (1 - 2 * label_smoothing) * smoothed_dpo(*given, label_smoothing)
+
+    sums = {
+        "names": {"chosen_mask": None, "rejected_mask": None},
+        "shapes": {
+            f"{side}_{name}": "batch" for side in ("chosen", "rejected") for name in ("log_probs", "ref_log_probs")
+        },
+    }
+    assert check_function(smoothed_dpo, "preference_loss", loss_type="sigmoid", examples=EXAMPLES, **sums).ok
+    report = check_function(wrong, "preference_loss", loss_type="sigmoid", examples=EXAMPLES, **sums)
+    assert not report.ok
+    assert "label_smoothing=0.25" in str(report)
+
+
 # -- dialects ----------------------------------------------------------------------------------------------------------
 
 
