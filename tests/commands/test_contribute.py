@@ -277,7 +277,7 @@ def test_an_existing_pull_request_gets_a_comment_instead_of_a_page(run_sentinel,
     assert run_sentinel("contribute", "--rewrite", "out").status == 0
     assert {path.name for path in folder.iterdir()} == {"SENDER.md", "evidence.json"}
     sender = (folder / "SENDER.md").read_text()
-    assert "Open no other; comment there:\n\n> We measured this too, see issue #7.\n" in sender
+    assert "already, #7. Open no other; comment there:\n\n> We measured this too, see issue #7.\n" in sender
     assert "* tiny issue &#35;7\n" in sender  # no mirror has issues; the word lets `report citations` know it
     assert "gh pr create" not in sender
 

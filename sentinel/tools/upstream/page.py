@@ -440,7 +440,9 @@ def sender(made: Contribution) -> str:
     lines = ["# Before this is sent\n"]
     if made.fix and made.fix.comment:
         comment = linked(made.fix.comment)
-        lines += [f"There is a pull request for this bug already. Open no other; comment there:\n\n> {comment}\n"]
+        pull = made.recipe.upstream.get("pull")
+        there = f"There is a pull request for this bug already{f', #{pull}' if pull else ''}."
+        lines += [f"{there} Open no other; comment there:\n\n> {comment}\n"]
     if made.unknown:
         lines += ["Look up these citations, which no mirror can resolve (issues, and numbers newer than the mirror):\n"]
         lines += [*(f"* {prose(each)}" for each in made.unknown), ""]
