@@ -1154,7 +1154,7 @@ def main() -> None:
                 if alarm and alarm["named"]:
                     _show("  without the bug too", alarm)
                 results.append(bool(done["named"]) and not alarm["named"])
-        print(f"{sum(results)} of {len(results)} bugs were named, and their trainings raise no alarm without them")
+        print(f"{sum(results)} of {len(results)} bugs raised an alarm in a training that raised none without the bug")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Measure the main job, as ratios in one run: `python benchmarks/main_job.py`.
+"""Measure how fast Sentinel decides recipes: `python benchmarks/main_job.py`.
 
-It needs the mirrors of all targets (`sentinel mirror add TARGET`). It makes three measurements, each with a baseline:
+It needs the mirrors of all targets (`sentinel mirror add TARGET`). Baselines are measured in the same run:
 
-1. All recipes at all their git pins, when checkouts and byte code exist already. The first baseline is a fresh process
-for each verdict, as in the runner scripts of published reports (import torch, import the boundary's module, call it).
-The second is a lower bound for any design: one import of torch, plus each distinct import of a target, spread over the
-cores.
-2. pytest's start-up with the plugin installed but not used, compared with ``-p no:sentinel``.
-3. One more recipe on an imported target, compared with a bare fork, backward pass and exit of the same process.
+1. All recipes at all their git pins, when checkouts and byte code exist already, as a ratio to two baselines. The first
+is a fresh process for each verdict, as in the runner scripts of published reports (import torch, import the boundary's
+module, call it); a sample of verdicts is timed and scaled up. The second is a lower bound for any design: one import of
+torch, plus each distinct import of a target, spread over the cores.
+2. pytest's start-up: the CPU time that the plugin adds when it is installed but not used (`-p no:sentinel` without it).
+3. One more recipe on an imported target, as a ratio to the time in which the same process forks, runs a backward pass
+and exits.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class Judge:
 
 
 class Court:
-    """A random sample of a target's boundaries, from which mutants of the functions that they run are drawn."""
+    """Tries mutants of a target at a random sample of its boundaries. Mutants change functions that these boundaries run."""
 
     def __init__(self, target: str, boundaries: Sequence[str], most: int, seed: int, folder: Path) -> None:
         catalog = bundled_catalog()

@@ -1,4 +1,4 @@
-"""Bindings for TRL's functions of tensors, and its collators."""
+"""Bindings for those functions of TRL that take tensors, and for its collators."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def _reverse(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mini_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reverse KL of a whole step of TRL's MiniLLM trainer. The loss on rewards is 0."""
+    """Return the loss of a whole step of TRL's MiniLLM trainer. The adapter replaces the loss on rewards by 0, so only
+    the reverse KL remains.
+    """
     mask = (inputs["response_mask"] != 0).long()
     if not mask.any():
         raise AbsentError("the trainer's batches have at least one valid token; this scenario has none")

@@ -37,7 +37,10 @@ def _measure_batch_report(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 
 
 def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the mean, minimum and maximum over valid tokens; a response's length is its number of valid tokens."""
+    """Compute mean, maximum and minimum of advantages, returns and values over valid tokens, and of response lengths.
+
+    The length of a response is its number of valid tokens. Quantities that the scenario does not give are left out.
+    """
     valid = inputs["response_mask"] != 0
     if not valid.any():
         raise DoesNotApply("no token is valid")

@@ -320,8 +320,9 @@ def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
     * The recipe's boundary, under any of its names, is the finding's boundary, the second implementation with which the
       boundary was compared, or a function that ran when the law was broken.
 
-    There is one exception: a recipe whose wrong values are all NaN or infinite explains a wrong finite number only in
-    its own scenario.
+    There are two exceptions. A recipe whose wrong values are all NaN or infinite explains a wrong finite number only in
+    its own scenario. If the finding's symptom is the name of an input, only recipes with a wrong value under that name
+    qualify.
     """
     if recipe.target != target.name:
         return False

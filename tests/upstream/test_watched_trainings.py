@@ -55,14 +55,14 @@ def test_mixed_up_rows_are_named(tmp_path, monkeypatch):
     assert "reward function 0 got wrong `answer` for " in said
     assert "the prompt tokens of 8 of 8 rows are not those of the dataset's prompt" in said
     assert "8 of 8 completions were generated from other prompt tokens than the batch's" in said
-    assert "4 of 4 bugs were named, and their trainings raise no alarm without them" in said
+    assert "4 of 4 bugs raised an alarm in a training that raised none without the bug" in said
 
 
 def test_bugs_in_gradients_kto_rewards_positions_and_resumed_runs_are_named(tmp_path, monkeypatch):
     said = _benchmark(tmp_path, monkeypatch, "drawn.py", "--bugs", "--only", "class-")
     for name in ("the_gradient_is_the_documented_one", "batches_are_their_rows", "training_resumes_where_it_stopped"):
         assert f"{name}, step 0" in said
-    assert "8 of 8 bugs were named, and their trainings raise no alarm without them" in said
+    assert "8 of 8 bugs raised an alarm in a training that raised none without the bug" in said
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_bugs_in_gradients_kto_rewards_positions_and_resumed_runs_are_named(tmp_
 def test_bugs_of_a_kind_are_named(tmp_path, monkeypatch, bugs, count, names):
     said = _benchmark(tmp_path, monkeypatch, "drawn.py", "--bugs", "--only", bugs)
     assert all(f"{name}, step" in said for name in names)
-    assert f"{count} of {count} bugs were named, and their trainings raise no alarm without them" in said
+    assert f"{count} of {count} bugs raised an alarm in a training that raised none without the bug" in said
 
 
 def test_the_checker_uses_little_memory(tmp_path, monkeypatch):

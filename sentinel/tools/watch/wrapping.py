@@ -135,13 +135,13 @@ class Watcher:
         """Watch a boundary. Return the reason if the boundary cannot be watched."""
         function = function_at(*plan.function)
         if function is None:
-            return f"{plan.boundary} is not a plain function here"
+            return f"{plan.boundary} is missing, or is not a plain function, in this process"
         signature = inspect.signature(function)
         self.replace_function(function, partial(self._sampling, plan, signature))
         for name, place in plan.methods.items():
             method = function_at(*place)
             if method is None:
-                return f"{'.'.join(place)} is not a plain function here"
+                return f"{'.'.join(place)} is missing, or is not a plain function, in this process"
             if method not in self._listened:
                 self._listened.append(method)
                 self.replace_function(method, partial(self._listening, name))
