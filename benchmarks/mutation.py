@@ -260,7 +260,9 @@ class Judge:
 
 
 class Court:
-    """Tries mutants of a target at a random sample of its boundaries. Mutants change functions that these boundaries run."""
+    """Tries mutants of a target at a random sample of its boundaries. Mutants change functions that these boundaries
+    run.
+    """
 
     def __init__(self, target: str, boundaries: Sequence[str], most: int, seed: int, folder: Path) -> None:
         catalog = bundled_catalog()

@@ -332,6 +332,24 @@ def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fix
     result.stdout.fnmatch_lines(["*not examined: signal functions that no boundary reaches: *masked_advantages*"])
 
 
+def test_removing_a_line_that_cannot_run_does_not_hide_that_the_others_agree(pytester, clone):
+    """The removed line is listed. The run has compared the other changed line, so it is a success."""
+    losses = clone / "demo_rl" / "losses.py"
+    code = losses.read_text()
+    body = code.index(":\n", code.index("def agg_loss(")) + 2
+    losses.write_text(code[:body] + "    if loss_mat is loss_mask:\n        return None\n" + code[body:])
+    git(clone, "commit", "-q", "-am", "dead code")
+    base = git(clone, "rev-parse", "HEAD")
+    total = "loss_mat, 0.0).sum()"
+    assert code.count(total) == 1
+    losses.write_text(code.replace(total, "loss_mat, 0.0).flatten().sum()"))
+    result = gate(pytester, f"--sentinel-repo={clone}", f"--sentinel-against=git:{base}", "-k", "agg_loss", "-rs")
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*agg_loss (guarded by loss_mat is loss_mask; deleted)*"])
+    result.stdout.no_fnmatch_line("*nothing was decided*")
+
+
 def _without_losses(tree, callers: bool) -> None:
     """Remove the function. Its caller stays, or is removed too."""
     losses = tree / "demo_rl" / "losses.py"

@@ -516,7 +516,8 @@ class Asking:
     ) -> Iterator[tuple[Unexamined, list[Condition], dict[str, list[Any]]]]:
         """Yield changed lines that did not run, each with conditions under which they may run.
 
-        The third item lists, by side, where each condition stands in that revision: file, position, required truth value.
+        The third item lists, by side, where each condition stands in that revision: file, position, and required truth
+        value.
         """
         units = self._units(subject)
         patch, tried = self._selection.patch, list[list[str]]()

@@ -74,13 +74,16 @@ class DifferenceItem(pytest.Item):
 
         result = self.comparison.compare(self.boundary)
         row = self.row = row_of(self.comparison, result)
-        self.examined = row["outcome"] != "not examined"
+        decided = row["outcome"] != "not examined"
+        # If all changed lines that ran were compared, this is an examination, even if other changed lines did not run.
+        ran = [line[-1] for line in row["lines"] if list(line[:5]) in row["here"]]
+        self.examined = decided or (row["agrees"] and bool(ran) and all(ran))
         fails = ("worse", "other") if self.config.getoption("--sentinel-strict") else ("worse",)
         if row["outcome"] in fails and not self._allowed():
             raise WorseError(result)
         if row["outcome"] == "worse":
             row |= {"outcome": "other", "sentence": f"allowed: {row['sentence']}"}
-        if not self.examined and not result.lost:
+        if not decided and not result.lost:
             from sentinel.comparing.report import format_lines
 
             idle = ", ".join(format_lines(each) for each in result.unreached[:_SHOWN])

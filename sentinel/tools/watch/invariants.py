@@ -684,8 +684,8 @@ def _shuffled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
 
 
 def _follows(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Report a fault if synchronizing the reference at the end of a step did not set its weights to the configured share
-    of the policy's weights plus the rest of its own.
+    """Report a fault if synchronizing the reference at the end of a step did not set its weights to the configured
+    share of the policy's weights plus the rest of its own.
     """
     share = values["share"]
     for name, (before, after, policy) in values["pieces"].items():

@@ -130,7 +130,7 @@ def test_restored_functions_have_their_own_code(module, watcher):
 
 @pytest.mark.parametrize("name", ["numbers", "later", "numbers_later", "Trainer", "nothing", "Trainer.nothing"])
 def test_functions_that_cannot_be_watched_are_reported(module, watcher, name):
-    assert "is not a plain function here" in watcher.watch(_plan(name))
+    assert "is missing, or is not a plain function, in this process" in watcher.watch(_plan(name))
 
 
 def test_tensors_are_copied_before_the_call(module, watcher):
