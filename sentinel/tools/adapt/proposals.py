@@ -242,7 +242,7 @@ def propose(
 
     :param classes: the project's classes. Their defaults become the values of attributes that the function reads.
     """
-    name = signature.name.lower()
+    name = signature.about
     aside = signature.is_async or "property" in str(signature.decorators) or _HELPER.match(name)
     if aside or not signature.own or "overload" in str(signature.decorators):
         return None
@@ -620,7 +620,7 @@ _OF_LAYOUT = {
 def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
     """Choose a fixed value for an input that has no parameter in the function."""
     if item.name in kind.settings:
-        values = (value for word, value in kind.settings[item.name] if re.search(word, signature.name.lower()))
+        values = (value for word, value in kind.settings[item.name] if re.search(word, signature.about))
         draft.fixed[item.name] = next(values)
     elif item.name == "group":
         if not draft.layout.of_groups:

@@ -82,6 +82,12 @@ class Signature:
         return self.path.rpartition(".")[2]
 
     @property
+    def about(self) -> str:
+        """Return the name that says what the function computes, in lower case. For a class that is called, such as an
+        ``nn.Module`` with a ``forward``, it is the name of the class."""
+        return (self.owner if self.name in ("forward", "__call__") else self.name).lower()
+
+    @property
     def own(self) -> tuple[Parameter, ...]:
         """Return the parameters without ``self``."""
         return self.parameters[1:] if self.owner and "staticmethod" not in self.decorators else self.parameters

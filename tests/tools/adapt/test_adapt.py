@@ -82,6 +82,16 @@ class MyTrainer(Trainer):
         margin = chosen_logps - rejected_logps - ref_chosen_logps + ref_rejected_logps
         self.log(margin)
         return -torch.nn.functional.logsigmoid(self.args.beta * margin - self.smoothing).mean()
+
+
+class ValueLoss(torch.nn.Module):
+    def __init__(self, clip_range=0.2):
+        self.clip_range = clip_range
+
+    def forward(self, values, old_values, returns, mask):
+        clipped = old_values + (values - old_values).clamp(-self.clip_range, self.clip_range)
+        loss = torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+        return (loss * mask).sum() / mask.sum()
 '''
 
 
@@ -107,6 +117,7 @@ def proposed(name: str) -> Proposal:
         ("value_loss", "value_loss", {"vpreds": "values", "values": "old_values"}),
         ("fused_logprobs", "token_log_probs", {"token_ids": "labels"}),
         ("MyTrainer.dpo_loss", "preference_loss", {"chosen_ref_log_probs": "ref_chosen_logps"}),
+        ("ValueLoss.forward", "value_loss", {"vpreds": "values", "values": "old_values"}),
     ],
 )
 def test_a_function_is_bound_to_the_contract_that_its_parameters_fit(name, contract, arguments):
