@@ -596,6 +596,159 @@ def test_other_classes_that_a_parser_fills_have_their_own_options(run_sentinel, 
     ]
 
 
+FILLED = (
+    "from tiny.config import TinyConfig, ModelConfig\n\nclass Own:\n    size: int = 3\n\n"
+    "parser = TrlParser((Own, TinyConfig, ModelConfig))\nresult = parser.{}\n"
+)
+
+
+@pytest.fixture
+def filled(tree_with_classes: Path) -> Path:
+    """The tree with two classes that a parser fills, whose options are all known."""
+    config = tree_with_classes / "tiny" / "config.py"
+    config.write_text(config.read_text().replace("(Arguments)", "") + "class ModelConfig:\n    lora_r: int = 1\n")
+    return tree_with_classes
+
+
+@pytest.mark.parametrize(
+    ("call", "words", "raises"),
+    [
+        ("parse_args_and_config()", "--config run.yaml", ["run.yaml:2: {} clipp,{}; did you mean clip?"]),
+        ("parse_args_and_config()", "--sixe 4 --clip 0.2", ["{} sixe,{}; did you mean size?"]),
+        ("parse_args_and_config()", "--siz 4 --clip 0.2", []),  # argparse accepts abbreviations
+        ("parse_args_and_config(fail_with_unknown_args=False)", "--config run.yaml", []),
+        (
+            "parse_args_and_config(fail_with_unknown_args=False)",
+            "--sixe 4 --clip 0.2",
+            ["{} sixe,{}; did you mean size?"],
+        ),
+        ("parse_args_and_config(return_remaining_strings=True)", "--config run.yaml --sixe 4", []),
+        ("parse_args_and_config(**more)", "--config run.yaml --sixe 4", []),
+        ("parse_args_into_dataclasses()", "--sixe 4 --clip 0.2", ["{} sixe,{}; did you mean size?"]),
+        ("parse_known_args()", "--sixe 4 --clip 0.2", []),
+    ],
+)
+def test_an_option_that_the_scripts_parser_rejects_is_an_error(
+    run_sentinel, mirrored, filled, tmp_path, monkeypatch, call, words, raises
+):
+    """The parser's other classes and its own keys are known, so they get no suggestion."""
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text("clip: 0.2\nclipp: 0.1\nlora_r: 4\nsize: 2\nenv: {A: b}\n")
+    Path("train.py").write_text(FILLED.format(call))
+    answer = run_sentinel("audit", "tiny", "--repo", filled, "--script", "train.py", "--", *words.split())
+    because = "which none of its classes (TinyConfig, Own, ModelConfig) has"
+    expected = [line.format("TrlParser raises an error for", f" {because}") for line in raises]
+    assert answer.out.splitlines()[: len(raises)] == expected
+    assert answer.out.count("raises an error") == len(raises)
+    assert (answer.status == 2) == bool(raises)
+    assert "env" not in answer.out
+    assert "lora_r" not in answer.out
+
+
+def test_a_parser_that_the_script_defines_may_accept_unknown_options(run_sentinel, mirrored, filled, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(f"class TrlParser(Base): ...\n\n{FILLED.format('parse_args_and_config()')}")
+    answer = run_sentinel("audit", "tiny", "--repo", filled, "--script", script, "--", "--clip", "1", "--sixe", "4")
+    assert (answer.status, "raises an error" in answer.out) == (1, False)
+
+
+def test_a_file_without_a_script_may_have_options_of_other_classes(run_sentinel, mirrored, filled, tmp_path):
+    declared = filled.parent / "recipes" / "tiny" / "options.toml"
+    declared.write_text(f'{declared.read_text()}\n[[also]]\nfile = "tiny/config.py"\nclass = "ModelConfig"\n')
+    config = tmp_path / "run.yaml"
+    config.write_text("clip: 0.2\nlora_r: 4\ndata_size: 3\nloss_agg_mod: x\n")
+    audit = ("audit", "tiny", "--repo", filled)
+    lines = [line for line in run_sentinel(*audit, "--config", config).out.splitlines() if line.startswith(str(config))]
+    assert lines == [
+        f"{config}:3: data_size is not an option of PPO (tiny/config.py) in this version; a class of your script may "
+        "have it: name the script with --script",
+        f"{config}:4: loss_agg_mod is not an option of PPO (tiny/config.py) in this version; did you mean "
+        "loss_agg_mode?",
+    ]
+    script = tmp_path / "train.py"
+    script.write_text("from tiny.config import TinyConfig\nTinyConfig(clip=1, lora_r=4)\n")
+    assert "has no option lora_r and raises a TypeError" in run_sentinel(*audit, "--script", script).out
+
+
+OTHERS = """\
+from tiny.config import OtherConfig, SmallConfig, TinyConfig
+
+class BaseTrainer: ...
+class FirstTrainer(BaseTrainer):
+    def __init__(self, args: TinyConfig | None = None): ...
+class OtherTrainer(BaseTrainer):
+    def __init__(self, args: OtherConfig): ...
+class SmallTrainer(FirstTrainer):
+    def __init__(self, args: SmallConfig): ...
+class WrapTrainer(OtherTrainer):
+    def __init__(self, *args, **kwargs): ...
+class UntypedTrainer:
+    def __init__(self, args): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("trainer", "settings", "concerns"),
+    [
+        ("FirstTrainer", ["clip=0.2", "loss_agg_mode=token-mean"], True),
+        ("FirstTrainer", ["clip=0.2"], True),  # every trainer has this option
+        ("FirstTrainer", ["clip=0.2", "margin=1"], False),
+        ("FirstTrainer", ["clip=0.2", "margin=1", "loss_agg_mode=token-mean"], True),  # no trainer has both
+        ("FirstTrainer", ["clip=0.2", "kind=sigmoid"], False),  # this value is only valid for the other trainer
+        ("BaseTrainer", ["clip=0.2", "margin=1"], True),
+        ("OtherTrainer", ["clip=0.2", "loss_agg_mode=token-mean"], False),
+        ("WrapTrainer", ["clip=0.2", "loss_agg_mode=token-mean"], False),
+        ("SmallTrainer", ["clip=0.2", "loss_agg_mode=token-mean"], True),  # its class has all options of TinyConfig
+        ("UntypedTrainer", ["clip=0.2", "loss_agg_mode=token-mean"], True),
+    ],
+)
+def test_settings_that_only_one_configuration_class_has_rule_out_other_trainers(
+    run_sentinel, mirrored, tree_with_classes, trainer, settings, concerns
+):
+    (tree_with_classes / "tiny" / "config.py").write_text(
+        "from typing import Literal\n\nclass TinyConfig:\n    clip: float | None = None\n"
+        "    loss_agg_mode: str = 'token-mean'\n    kind: Literal['mean', 'sum'] = 'mean'\n\n"
+        "class SmallConfig(TinyConfig): ...\n\nclass OtherConfig:\n    clip: float | None = None\n"
+        "    margin: float = 0.5\n    kind: Literal['sigmoid', 'hinge'] = 'sigmoid'\n"
+    )
+    (tree_with_classes / "tiny" / "trainers.py").write_text(OTHERS)
+    declared = tree_with_classes.parent / "recipes" / "tiny" / "options.toml"
+    text = declared.read_text()
+    declared.write_text(text + text.replace("PPO", "DPO").replace("TinyConfig", "OtherConfig"))
+    _rewritten(tree_with_classes, affects=f"[{{when: {{clip: set}}, trainer: {trainer}}}]")
+    words = [word for setting in settings for word in ("--set", setting)]
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_classes, *words)
+    assert (": 0 hit you, 0 may hit you, 1 do not" not in answer.out) == concerns
+    named = f"not made with {'OtherConfig' if 'margin=1' in settings or 'kind=sigmoid' in settings else 'TinyConfig'}: "
+    assert (f"{named}{trainer}\n" in answer.out) != concerns
+
+
+def test_a_misspelled_section_is_named_with_the_nearest_one(run_sentinel, mirrored, tree_with_options):
+    (tree_with_options / "tiny" / "config.yaml").write_text(
+        "actor: {loss_agg_mode: token-mean, clip: null, rollout_correction: {enable: false, level: token}}\n"
+    )
+    _rewritten(tree_with_options, affects="[{when: {actor.rollout_correction.level: sequence}}]")
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=1", "--set")
+    answer = run_sentinel(*audit, "actor.rolout_correction.x=1")
+    assert f"actor.rolout_correction {UNKNOWN}; did you mean actor.rollout_correction?\n" in answer.out
+    assert answer.status == 2, "the section's members are not known, because the user may have set them"
+    answer = run_sentinel(*audit, "aktor.rollout_correction.level=token")
+    assert f"aktor {UNKNOWN}; did you mean actor?\n" in answer.out
+
+
+@pytest.mark.parametrize("setting", ["actor.clip=much", "actor.loss_agg_mode=token-men", "actor.clip=0.2"])
+def test_a_value_that_the_version_does_not_accept_is_an_error(run_sentinel, mirrored, tree_with_options, setting):
+    """Whatever the bugs depend on."""
+    (tree_with_options / "tiny" / "config.yaml").write_text("actor: {loss_agg_mode: token-mean, clip: 0.1, lr: 1}\n")
+    (tree_with_options / "tiny" / "modes.py").write_text(MODES)
+    _rewritten(tree_with_options, affects="[{when: {actor.lr: '> 0'}}]")
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", setting)
+    accepted = setting == "actor.clip=0.2"
+    assert answer.out.startswith(f"{setting}: not a value of this option, which accepts ") != accepted
+    assert ": 1 hit you" in answer.out
+    assert answer.status == (1 if accepted else 2)
+
+
 def test_a_program_of_the_framework_is_read(run_sentinel, mirrored, tree_with_classes, monkeypatch):
     """The command names it by its path in the repository. The program determines the trainer and the option classes."""
     (tree_with_classes / "tiny" / "trainers.py").write_text(TRAINERS)

@@ -112,11 +112,11 @@ def test_a_published_launch_is_read(target, name, trainer, count, unknown, said,
     monkeypatch.chdir(repository(target, folder))
     checkout = open_checkout(bundled_catalog().targets[target], Ref("path", "."), store=MIRRORS)
 
-    def decided(*_: Any) -> Any:
+    def decided(*_: Any, **__: Any) -> Any:
         """Treat every known bug as present; no framework code runs."""
         recipes = find_recipes(bundled_catalog(), [target])
         found = [Decision(recipe, checkout.ref, Verdict("reproduced"), checkout=checkout) for recipe in recipes]
-        return checkout, found, []
+        return found, []
 
     monkeypatch.setattr(audit, "_decide", decided)
     option = "--script" if name.endswith((".sh", ".py")) else "--config"

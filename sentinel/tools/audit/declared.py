@@ -12,6 +12,13 @@ its sections), ``parser`` (argparse), ``tree`` (YAML). ``elsewhere`` has options
 with their defaults. ``formerly`` maps an option's name to its name in earlier versions, which have it instead; recipes
 then use the new name for all versions. ``more`` names code that is not read and declares further options; an unknown
 setting of a run may be one of these options.
+
+    [[also]]
+    file = "package/utils.py"
+    class = "ScriptArguments"
+
+names a further class that the framework's own scripts fill from the same configuration as the class of an entry. Its
+fields count as options if the user names no script.
 """
 
 from __future__ import annotations
@@ -60,6 +67,7 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str
         the running one.
     """
     trainers: dict[str, Options] = {}
+    companions: dict[str, Option] = {}
     find, modules = finder(target, checkout, python), dict[Path, Any]()
     for file, entry in _declarations(catalog, target.name):
         if entry["name"] in trainers:
@@ -89,8 +97,14 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str
         trainers[entry["name"]] = Options(
             entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more, flags, former=former
         )
+    for _, also in _entries(catalog, target.name, "also", {"file", "class"}):
+        with suppress(SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
+            if (place := _place(target, checkout, also["file"])) is not None:
+                companions |= options_of_class(place, also["class"], find, modules)[0]
     packages = tuple(dict.fromkeys(filter(None, (_distribution(file, checkout) for file in modules))))
-    return tuple(replace(one, packages=packages if one.made_by else ()) for one in trainers.values())
+    return tuple(
+        replace(one, packages=packages, companions=companions) if one.made_by else one for one in trainers.values()
+    )
 
 
 def finder(target: Target, checkout: Checkout, python: str | None = None) -> Find:
@@ -290,14 +304,21 @@ def _default(keywords: dict[str, ast.expr]) -> str | None:
 
 
 def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    for file, entry in _entries(catalog, target, "options", {"name", "kind", "file"}):
+        if entry["kind"] not in ("classes", "parser", "tree"):
+            raise SentinelError(f"{file}: an entry of options: kind is classes, parser or tree")
+        yield file, entry
+
+
+def _entries(catalog: Catalog, target: str, kind: str, keys: set[str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield the entries of one kind, each with its file.
+
+    :param keys: the keys that each entry must have.
+    """
     for file in (folder / target / FILE for folder in catalog.recipe_folders):
-        if not file.is_file():
-            continue
-        for entry in read_mapping(file).get("options", []):
-            missing = {"name", "kind", "file"} - entry.keys()
-            if missing or entry["kind"] not in ("classes", "parser", "tree"):
-                wrong = f"missing {', '.join(sorted(missing))}" if missing else "kind is classes, parser or tree"
-                raise SentinelError(f"{file}: an entry of options: {wrong}")
+        for entry in read_mapping(file).get(kind, []) if file.is_file() else ():
+            if missing := keys - entry.keys():
+                raise SentinelError(f"{file}: an entry of {kind}: missing {', '.join(sorted(missing))}")
             yield file, entry
 
 

@@ -60,6 +60,7 @@ class Training:
     :ivar configuration: the text of each setting.
     :ivar options: the options of the configuration's trainer; None if they are unknown.
     :ivar others: the options of the copy's other trainers.
+    :ivar fits: the options of the trainers that the settings may belong to, including ``options``.
     :ivar added: settings that the command adds with ``+``; such settings need not be options.
     :ivar doubtful: options that code which was not read may set. Their defaults are not used. A name that ends with a
         dot is a section; the empty name stands for all options.
@@ -70,6 +71,7 @@ class Training:
     configuration: Mapping[str, str]
     options: Options | None = None
     others: tuple[Options, ...] = ()
+    fits: tuple[Options, ...] = ()
     added: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
     trainers: tuple[str, ...] = ()
@@ -157,8 +159,12 @@ class Training:
         if options is None:
             return {}
         unread = {name: options.closest(name, 0.85) for name in self.unread()[:_MOST]}
+        alike = 0.8 if options.companions else 0.6  # a class of the user's script may declare the name
         return {
-            **{name: options.closest(name) for name in self.unknown()[:_MOST]},
+            **{
+                name: options.closest(name, alike, is_section=name not in self.configuration)
+                for name in self.unknown()[:_MOST]
+            },
             **{name: option for name, option in unread.items() if option},
         }
 
@@ -229,19 +235,27 @@ def training(
     """Return the training run of a configuration, with the trainer whose options fit the configuration best.
 
     :param made_by: the configuration class that a script calls; it determines the trainer. If it is empty or belongs to
-        no trainer, the trainer is the one whose options include the most settings.
+        no trainer, the trainer is the one whose options include the most settings; if several do, the one that accepts
+        the most values. Trainers that accept only some of the settings that this trainer accepts do not fit.
     :param added: settings that need not be options of the trainer.
     :param typed: settings from a command line; the name of a flag may differ from the setting that it sets.
     :param hidden: options that code which was not read may set, as in :attr:`Training.doubtful`.
     """
-    meanings = [trainer.meaning(configuration, typed) for trainer in trainers]
+    runs = [Training(trainer.meaning(configuration, typed), trainer, added=added) for trainer in trainers]
     made = [bool(made_by) and trainer.made_by == made_by for trainer in trainers]
-    counts = [sum(name in trainer for name in meaning) for trainer, meaning in zip(trainers, meanings)]
-    best = max(range(len(trainers)), key=lambda place: (made[place], counts[place], -place), default=None)
+    known = [{name for name in run.configuration if name in trainer} for run, trainer in zip(runs, trainers)]
+    taken = [names.difference(run.invalid) for names, run in zip(known, runs)]
+    places = range(len(trainers))
+    best = max(places, key=lambda place: (made[place], len(known[place]), len(taken[place]), -place), default=None)
     if best is None:
         return Training(configuration)
-    run = Training(meanings[best], trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
+    fits = [place for place in places if made[place] or (not made[best] and not taken[place] < taken[best])]
+    run = replace(
+        runs[best],
+        others=(*trainers[:best], *trainers[best + 1 :]),
+        fits=tuple(trainers[place] for place in fits),
+    )
     unknown = (*run.unknown(), *run.unread())  # argparse accepts abbreviated names of flags
     short = {name for name in trainers[best].options if any(map(name.startswith, unknown))}
-    meant = filter(None, (*run.meant().values(), *run.nested.values()))
-    return replace(run, doubtful=hidden | frozenset(meant) | short)
+    meant = {f"{name}." if trainers[best].section(name) else name for name in run.meant().values() if name}
+    return replace(run, doubtful=hidden | meant | {*filter(None, run.nested.values())} | short)

@@ -12,7 +12,7 @@ from sentinel.errors import NothingExamined, SentinelError
 from sentinel.tools.audit.command_line import NOT_KNOWN, of_script, of_words
 from sentinel.tools.audit.files import spelled, value_of
 from sentinel.tools.audit.python_command import read_command
-from sentinel.tools.audit.python_script import ANY, Call, read_script
+from sentinel.tools.audit.python_script import ANY, Call, Parser, read_script
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Launch:
     :ivar references: the reward functions and data that a Python script names.
     :ivar trainers: the trainer classes that a Python script uses, as in :class:`Script`.
     :ivar program: the Python script, and the classes that it fills from its command line, except for ``made_by``.
+    :ivar parser: the parser with which the script fills these classes.
     :ivar places: ``file:line`` of each setting that a script sets.
     :ivar silent: settings that a script assigns to an attribute, which raises no error if there is no such option.
     :ivar own: the fields that the script's own configuration classes declare.
@@ -50,6 +51,7 @@ class Launch:
     references: tuple[str, ...] = ()
     trainers: tuple[str, ...] = ()
     program: tuple[Path, tuple[str, ...]] | None = None
+    parser: Parser = field(default_factory=Parser)
     places: Mapping[str, str] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
@@ -146,6 +148,7 @@ def launch_of(
         references=made.references,
         trainers=made.trainers,
         program=made.program,
+        parser=made.parser,
         own=made.own,
         processes=line.processes,
         places={name: line.where for name, _ in settings} if line.where else {},
@@ -179,6 +182,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
             references=made.references,
             trainers=made.trainers,
             program=(file, made.also_parsed),
+            parser=made.parser if parsed else Parser(),
             own=made.fields,
         )
     call, *others = calls

@@ -25,6 +25,7 @@ from sentinel.tools.audit.options import (
     parsed,
     text_of,
 )
+from sentinel.values.files import regular_bytes
 
 _DEEPEST = 12
 
@@ -122,6 +123,32 @@ def lineage_in(file: Path, name: str, find: Find) -> dict[str, Path]:
     return {name: file for name, file in names.items() if name}
 
 
+def trainers_with(classes: Collection[str], files: Iterable[Path], find: Find) -> dict[str, Path]:
+    """Return the trainers in some files that may be made with one of these configuration classes, and their base
+    classes. Each name comes with a file, as in :func:`lineage_in`.
+
+    A trainer whose constructor names only other configuration classes is left out. A subclass of a configuration class
+    counts as this class, because its options include those of the class.
+    """
+    modules, found = _Modules(find), dict[str, Path]()
+    for file in files:
+        with suppress(SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
+            if not _A_TRAINER.search(regular_bytes(file, _LARGEST)):
+                continue
+            module = modules.read(file)
+            for name in filter(is_trainer, module.classes):
+                taken = modules.configurations(_Class(module.classes[name], module))
+                if not taken or not taken.isdisjoint(classes):
+                    found |= lineage_in(file, name, find)
+    return found
+
+
+_A_TRAINER = re.compile(rb"^class \w+Trainer\b", re.MULTILINE)
+
+#: Skip files larger than this, in bytes: nobody writes so much Python by hand.
+_LARGEST = 4_000_000
+
+
 def trainer_next_to(boundary: str, used: Collection[str], callers: Iterable[Path], find: Find) -> str:
     """Return the trainer in whose module a function or class is defined, if the script uses neither of them.
 
@@ -216,6 +243,19 @@ class _Modules:
                 bases = (self.class_named(one.module, name_of(base)) for base in one.node.bases)
                 left += [base for base in bases if base is not None]
         return list(found.values())
+
+    def configurations(self, owner: _Class) -> set[str]:
+        """Return the configuration classes that the constructor of a class names in its annotations, and their base
+        classes. If the constructor names none that is found, those of an inherited constructor are returned."""
+        for one in self.lineage(owner):
+            made = next((node for node in one.node.body if getattr(node, "name", "") == "__init__"), None)
+            if isinstance(made, ast.FunctionDef):
+                notes = [each.annotation for each in (*made.args.args, *made.args.kwonlyargs) if each.annotation]
+                names = {name for note in notes for name in _named(note) if name.endswith("Config")}
+                bases = [self.lineage(found) for name in names if (found := self.class_named(one.module, name))]
+                if bases:
+                    return {each.node.name for several in bases for each in several}
+        return set()
 
     def read(self, file: Path) -> _Module:
         if file not in self.by_file:

@@ -53,6 +53,8 @@ class Options:
     :ivar open: for a dotted prefix, the code that was not read and may declare more options with this prefix, such as a
         base class of another package. The empty prefix stands for all options.
     :ivar packages: name and version of each other package whose classes were read.
+    :ivar companions: options of other classes that the framework's own scripts fill from the same configuration; empty
+        if the user's script is known.
     :ivar former: for each option that a later version renamed, its later name, which is an option, too.
     """
 
@@ -64,6 +66,7 @@ class Options:
     flags: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     former: Mapping[str, str] = field(default_factory=dict)
+    companions: Mapping[str, Option] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -94,14 +97,19 @@ class Options:
         """Return the code that was not read and may declare this option; empty if there is none."""
         return next((why for prefix, why in self.open.items() if f"{name}.".startswith(prefix)), "")
 
-    def closest(self, name: str, alike: float = 0.6) -> str:
-        """Return the known option that is most similar to an unknown name; empty if none is similar."""
+    def closest(self, name: str, alike: float = 0.6, is_section: bool = False) -> str:
+        """Return the known option that is most similar to an unknown name; empty if none is similar.
+
+        :param is_section: whether the name is a section. It is then compared with known sections, too.
+        """
         section, _, last = name.rpartition(".")
+        sections = {part: None for option in self.options for part in with_sections(option)[:-1]} if is_section else {}
+        known_names = {**sections, **self.options}
         whole, ending = SequenceMatcher(None, "", name), SequenceMatcher(None, "", last)
         best = (alike, 0.0, "")
-        for other in islice(self.options, _MOST):
-            above, _, end = other.rpartition(".")
-            same = above == section  # then only the last names are compared
+        for other in islice(known_names, _MOST):
+            parent, _, end = other.rpartition(".")
+            same = parent == section  # then only the last names are compared
             words, known = _words(last if same else name), _words(end if same else other)
             common = 2 * len(words & known) / (len(words) + len(known) or 1)
             whole.set_seq1(other)
@@ -115,7 +123,7 @@ class Options:
                 letters = min(matcher.ratio() for matcher in matchers)
                 best = max(best, (max(letters, common), letters, other))
         near = f"{section}.{best[2].rpartition('.')[2]}"
-        return near if near in self.options else best[2]
+        return near if near in known_names else best[2]
 
     def section(self, name: str) -> bool:
         """Return True if this name is a section of options, such as ``actor.optim``."""

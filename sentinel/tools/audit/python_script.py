@@ -68,6 +68,21 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Parser:
+    """A parser that fills dataclasses from the command line, as in ``HfArgumentParser((Arguments, GRPOConfig))``.
+
+    :ivar name: its class.
+    :ivar strict: where an unknown option certainly makes it raise an error: in the ``command``, in the ``file`` of the
+        configuration, in both or in none.
+    :ivar keys: keys of the file that are not options, but that the parser itself reads.
+    """
+
+    name: str = ""
+    strict: frozenset[str] = frozenset()
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Script:
     """The configuration that a script creates or changes.
 
@@ -75,6 +90,7 @@ class Script:
     :ivar assigned: the options that the script sets on any object (``args.beta = 0.1``), with the line.
     :ivar parsed: the configuration classes that the script fills from its command line.
     :ivar also_parsed: the other classes that the script fills from its command line.
+    :ivar parser: the parser that fills them.
     :ivar references: the reward functions and data that the script names.
     :ivar trainers: the dotted paths of the trainer classes that the script uses; without a module if the script does
         not show where a class comes from.
@@ -89,6 +105,7 @@ class Script:
     references: tuple[str, ...] = ()
     trainers: tuple[str, ...] = ()
     also_parsed: tuple[str, ...] = ()
+    parser: Parser = field(default_factory=Parser)
     fields: frozenset[str] = frozenset()
     assumed: tuple[str, ...] = ()
     taken: frozenset[str] = frozenset()
@@ -106,6 +123,7 @@ def read_script(file: Path, classes: Collection[str], given: Mapping[str, Any] =
         tree = script.tree
         calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
         trainers, others = tuple(dict.fromkeys(script.trainers())), tuple(dict.fromkeys(script.parsed(others=True)))
+        parser = script.parser()
         assigned = dict(script.assigned())
         assigned |= dict([*script.other_configurations(), *script.given_classes()])
         for trainer in ast.walk(tree):  # methods of a trainer use its copy of an option, as in self.beta
@@ -114,7 +132,7 @@ def read_script(file: Path, classes: Collection[str], given: Mapping[str, Any] =
                 written = [(option, node) for node in own for option, _ in _assigned(node, _is_self, script.positions)]
                 assigned |= {option: node.lineno for option, node in written}
     fields, taken = _fields(tree), frozenset(script.taken)
-    return Script(calls, assigned, parsed, references, trainers, others, fields, script.defaults(), taken)
+    return Script(calls, assigned, parsed, references, trainers, others, parser, fields, script.defaults(), taken)
 
 
 def parse_script(file: Path, classes: Collection[str], given: Mapping[str, Any]) -> ParsedScript:
@@ -151,6 +169,34 @@ def _fields(tree: ast.Module) -> frozenset[str]:
     declared = (node for each in own.values() for node in each.body if isinstance(node, ast.AnnAssign))
     named = ((name_of(node.target), name_of(node.annotation)) for node in declared)
     return frozenset(name for name, section in named if section not in own)
+
+
+#: Methods with which a parser fills dataclasses: what they read, and the keys of the file that they read themselves.
+_PARSING: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "parse_args_and_config": (("command", "file"), ("env",)),
+    "parse_args_into_dataclasses": (("command",), ()),
+    "parse_json_file": (("file",), ()),
+    "parse_yaml_file": (("file",), ()),
+}
+#: Their keyword arguments: the value with which unknown options raise an error, and the options that this is about.
+_STRICT: Mapping[str | None, tuple[bool | None, tuple[str, ...]]] = {
+    "allow_extra_keys": (False, ("file",)),
+    "fail_with_unknown_args": (True, ("file",)),
+    "json_file": (None, ()),
+    "return_remaining_strings": (False, ("command", "file")),
+    "separate_remaining_strings": (None, ()),
+    "yaml_file": (None, ()),
+}
+
+
+def _tolerated(call: ast.Call) -> tuple[str, ...]:
+    """Return where a call of :data:`_PARSING` may accept unknown options."""
+    found = [] if not call.args or "file" in called(call) else ["command", "file"]  # other arguments than the script's
+    for item in call.keywords:
+        strict, sources = _STRICT.get(item.arg, (True, ("command", "file")))
+        known = item.arg in _STRICT and isinstance(item.value, ast.Constant) and item.value.value is strict
+        found += [] if known else sources
+    return tuple(found)
 
 
 #: Methods that change a dictionary or a list.
@@ -388,15 +434,33 @@ class ParsedScript:
 
         :param others: yield the other classes instead.
         """
-        for node in self.nodes:
-            if isinstance(node, ast.Call) and called(node).endswith("Parser"):
-                for part in (part for item in (*node.args, *node.keywords) for part in self._parts(item)):
-                    name = name_of(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
-                    if name in self.derived or self._class(name):
-                        if not others:
-                            yield self.derived[name].name if name in self.derived else self._class(name)
-                    elif others and name[:1].isupper():
-                        yield name
+        for node in self._parsers():
+            for part in (part for item in (*node.args, *node.keywords) for part in self._parts(item)):
+                name = name_of(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
+                if name in self.derived or self._class(name):
+                    if not others:
+                        yield self.derived[name].name if name in self.derived else self._class(name)
+                elif others and name[:1].isupper():
+                    yield name
+
+    def _parsers(self) -> list[ast.Call]:
+        return [node for node in self.nodes if isinstance(node, ast.Call) and called(node).endswith("Parser")]
+
+    def parser(self) -> Parser:
+        """Return the parser that fills the script's configuration classes.
+
+        If the script has several parsers, or defines the parser's class itself, it is not known whether unknown options
+        raise an error.
+        """
+        parsers = [node for node in self._parsers() if node.args or node.keywords]
+        own = {node.name for node in self.nodes if isinstance(node, ast.ClassDef)}
+        name = called(parsers[0]) if parsers else ""
+        calls = [node for node in self.nodes if isinstance(node, ast.Call) and called(node) in _PARSING]
+        keys = tuple(key for node in calls for key in _PARSING[called(node)][1])
+        if len(parsers) != 1 or name in own:
+            return Parser(name, keys=keys)
+        reads = {source for node in calls for source in _PARSING[called(node)][0]}
+        return Parser(name, frozenset(reads.difference(*map(_tolerated, calls))), keys)
 
     def _parts(self, node: ast.AST, depth: int = 0) -> Iterator[ast.AST]:
         """Yield the parts of an expression, including the parts of the values of its variables."""

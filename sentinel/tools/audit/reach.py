@@ -44,7 +44,7 @@ def reach(affects: Sequence[Affected], run: Training, boundary: str = "") -> Rea
         does not use, the answer is "not reached".
     """
     if unused := run.unused(boundary.rpartition(".")[0].rpartition(".")[2]) or run.apart.get(boundary, ""):
-        return Reach("not reached", f"the script does not use {unused}", unused=unused)
+        return Reach("not reached", f"the run does not use {unused}", unused=unused)
     answers = [_entry(entry, run) for entry in affects]
     nothing = Reach("not known", "the recipe does not name a setting")
     return min(answers, key=lambda answer: ANSWERS.index(answer.answer), default=nothing)
@@ -52,7 +52,7 @@ def reach(affects: Sequence[Affected], run: Training, boundary: str = "") -> Rea
 
 def _entry(entry: Affected, run: Training) -> Reach:
     if run.unused(entry.trainer):
-        return Reach("not reached", f"the script does not use {entry.trainer}", unused=entry.trainer)
+        return Reach("not reached", f"the run does not use {entry.trainer}", unused=entry.trainer)
     where = entry.where if run.trainers else entry.besides
     if not entry.when:
         return Reach("not known", "it does not depend on settings", where, settings=False)

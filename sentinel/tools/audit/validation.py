@@ -24,24 +24,21 @@ _WORLD_SIZE = "world_size"
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
-def with_accepted(run: Training, target: Target, checkout: Checkout) -> Training:
-    """Return the run. If the version's code checks the value of an option, the option's choices are the accepted
-    values."""
-    options = run.options
-    if options is None:
-        return run
+def with_accepted(options: Options, configuration: Mapping[str, str], target: Target, checkout: Checkout) -> Options:
+    """Return the options. If the version's code checks the value of an option that the configuration sets, the option's
+    choices are the accepted values."""
     asked = {
         name: option.default
         for name, option in options.options.items()
-        if not option.choices and option.default and name in run.configuration
-        if _is_word(option.default) and _is_word(run.configuration[name]) and run.configuration[name] != option.default
+        if not option.choices and option.default and name in configuration
+        if _is_word(option.default) and _is_word(configuration[name]) and configuration[name] != option.default
     }
     if not asked:
-        return run
+        return options
     folders = [root / name for root in checkout.import_roots for name in target.packages if (root / name).is_dir()]
     found = accepted_values(folders, asked)
     more = {name: replace(options.options[name], choices=values) for name, values in found.items()}
-    return replace(run, options=replace(options, options={**options.options, **more})) if more else run
+    return replace(options, options={**options.options, **more}) if more else options
 
 
 def _is_word(text: str) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,25 +50,14 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
-from sentinel.tools.audit.composing import composed, groups
-from sentinel.tools.audit.declared import (
-    classes_of,
-    finder,
-    newest_with,
-    options_of,
-    packages_digest,
-    places,
-    search_path,
-    tree_folders,
-)
-from sentinel.tools.audit.effective import Training, covers, training
-from sentinel.tools.audit.files import MISSING, flattened, position_of, read_mapping, settings_of
-from sentinel.tools.audit.launch import Launch, launch_of, setting_of
-from sentinel.tools.audit.option_classes import Find, lineage_in, lineage_of, options_of_class, trainer_next_to
-from sentinel.tools.audit.options import Option, Options
-from sentinel.tools.audit.python_script import ANY
+from sentinel.tools.audit.complaints import complaints
+from sentinel.tools.audit.declared import classes_of, packages_digest, places
+from sentinel.tools.audit.effective import Training
+from sentinel.tools.audit.files import read_mapping
+from sentinel.tools.audit.launch import Launch, launch_of
+from sentinel.tools.audit.options import Options
 from sentinel.tools.audit.reach import Reach, reach
-from sentinel.tools.audit.validation import Rejection, rejections, with_accepted
+from sentinel.tools.audit.reading import Copy, Given, Run, read_run
 
 GROUP = "my run"
 SUMMARY = "list the known bugs that your configuration triggers"
@@ -92,8 +81,8 @@ copy's default. If your settings may trigger the bug, its scenario is run on the
 "hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
 Bugs that no code of the framework can trigger are not listed. GitHub code scanning shows the file of --sarif.
 exit status: 0 no bug is present (or no setting triggers one), 1 at least one is (or is triggered); 2, also if a bug is
-triggered: nothing was examined, a bug depends on a setting that could not be read, the configuration class rejects an
-argument or a value, or the tree of --repo changes signal code
+triggered: nothing was examined, a bug depends on a setting that could not be read, the version rejects a setting or
+a value, or the tree of --repo changes signal code
 """
 
 
@@ -144,149 +133,121 @@ def _audit(arguments: argparse.Namespace) -> int:
         own = name.partition(".")[0] in target.packages and not name.endswith(".py")
         return None if own else next((place for place in found if place.is_file()), None)
 
-    classes, script = classes_of(catalog, target), arguments.script
-    launch = launch_of(script, arguments.own_command, classes, configured, find_program)
+    script = arguments.script
+    launch = launch_of(script, arguments.own_command, classes_of(catalog, target), configured, find_program)
     for sentence in launch.read:
         print_error(visible(sentence))
-    single = [*launch.settings, *map(setting_of, arguments.set)]
     config: Path | None = arguments.config or launch.config
-    not_read = [*launch.unread]
-    if launch.config and config != launch.config:
-        not_read.append(f"not read, because --config is given: {launch.config}")
-    data: Mapping[Any, Any] | None = read_mapping(config) if config else None
+    given = Given(launch, config, read_mapping(config) if config else None, arguments.set)
     checkout, ref = opened()
+    name = _name(checkout)
     if ref.kind != "installed" and not arguments.repo and not arguments.ref:
-        audited = f"{target.name} is not installed here, so {_name(checkout)} is audited"
-        print_error(f"{audited}; name your copy {_OTHER_COPY}")
+        print_error(f"{target.name} is not installed here, so {name} is audited; name your copy {_OTHER_COPY}")
     recipes = find_recipes(catalog, [target.name])
-    hidden = launch.hidden
-    if launch.missing and config is None:
-        name = launch.missing.get("config_name", "").removesuffix(".yaml")
-        files = (folder / f"{name}.yaml" for folder in tree_folders(catalog, target, checkout))
-        config = next((place for place in files if name and "\0" not in name and place.is_file()), None)
-        if config is None:
-            hidden |= {""}
-            words = ", ".join(f"--{name} {value}" for name, value in launch.missing.items())
-            not_read.append(f"not read: the configuration that {words} names, because it is not a file here")
-        else:
-            data = read_mapping(config)
-    own: Mapping[str, str] = {}
-    choices = groups(tree_folders(catalog, target, checkout))
-    chosen = {name: value for name, value in single if name in choices}
-    single = [(name, value) for name, value in single if name not in chosen]
-    if chosen and config is None:
-        hidden |= {""}
-        written = ", ".join(f"{name}={value}" for name, value in chosen.items())
-        not_read.append(
-            f"not read: other files of the configuration, which {written} chooses; give the composed configuration, "
-            "which a Hydra program prints with --cfg job"
-        )
-    if config is not None and data is not None:
-        folders, left_out = search_path(data, catalog, target, checkout)
-        data, bases = composed(config, data, folders, chosen)
-        # If the file is the copy's own, its settings are the defaults.
-        if config not in (arguments.config, launch.config):
-            own, data = flattened(settings_of(data)), None
-        not_read += [f"{config}: {sentence}" for sentence in left_out]
-        if bases:
-            hidden |= {""}
-            not_read.append(
-                f"{config}: these entries of its defaults list were not read: {', '.join(bases)}; give the composed "
-                "configuration, which a Hydra program prints with --cfg job"
-            )
-    python = settings.python_of(target.name)
-    trainers = options_of(catalog, target, checkout, python)
-    if own and trainers:
-        near = max(trainers, key=lambda trainer: len(own.keys() & trainer.options.keys()))
-        defaults = {name: Option(None if text == MISSING else text) for name, text in own.items()}
-        named_by = replace(near, file=Path(config or "").name, options={**near.options, **defaults})
-        trainers = (named_by, *(trainer for trainer in trainers if trainer is not near))
-    configuration = _configuration(data, single)
-    added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
-    own_settings = {name for name, _ in single if launch.own.intersection(name.split("."))}
-    if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
-        have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
-        raise NothingExamined(
-            f"the options of {launch.made_by} cannot be read in {_name(checkout)}; these can be read: "
-            f"{have or 'no class'}"
-        )
-    again = {option for one in trainers for name in launch.own for option in _meant(name, one.options)}
-    again -= {name for name, _ in single}
-    if again and launch.program:
-        not_read.append(f"not known: the defaults that {launch.program[0].name} declares itself: {some(sorted(again))}")
-    run, refused = None, list[Rejection]()
-    if configuration is not None:
-        typed = frozenset(name for name, _ in launch.settings)
-        run = training(configuration, trainers, launch.made_by, added | own_settings, typed, hidden | again)
-        run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
-        not_read += left_out
-        run = with_accepted(run, target, checkout)
-        find = finder(target, checkout, python)
-        run = _of_program(run, launch, find, [recipe.boundary for recipe in recipes])
-        refused = rejections(run, target, checkout, find, launch.processes)
-    reaches = {recipe.bug_id: reach(recipe.affects, run, recipe.boundary) for recipe in recipes if run}
+    copy = Copy(catalog, target, checkout, name, settings.python_of(target.name))
+    run = read_run(given, copy, [recipe.boundary for recipe in recipes])
+    training = run.training
+    reaches = {recipe.bug_id: reach(recipe.affects, training, recipe.boundary) for recipe in recipes if training}
     # A bug that the settings do not trigger is harmless at every revision, so its code need not run.
-    safe = frozenset[str]() if run is None or arguments.json else _select_safe(recipes, reaches)
+    safe = frozenset[str]() if training is None or arguments.json else _select_safe(recipes, reaches)
     others = [recipe for recipe in recipes if recipe.bug_id not in safe]
     decisions, changes = _decide(others, checkout, ref, catalog, settings, target, reuse=not arguments.sarif)
-    there = [item for item in decisions if item.verdict.name == "reproduced"]
-    decided = [item for item in decisions if item.verdict.name in _DECIDED]
+    decided = any(item.verdict.name in _DECIDED for item in decisions)
     if not decided and not (safe and all(item.verdict.kind in _LASTING for item in decisions)):
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
-    bugs = [Bug(item, reaches.get(item.recipe.bug_id)) for item in there]
-    unused = sorted({each.unused for each in reaches.values() if each.unused})
-    hardening = [bug for bug in bugs if _is_hardening(bug.decision.recipe)]
-    bugs = [bug for bug in bugs if not _is_hardening(bug.decision.recipe)]
-    bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
-    name = _name(checkout)
-    rejected, doubts = _of_settings(run, launch, config, target, name, added) if run else ([], [])
-    rejected += [_of_rejection(each, run, launch, config, name) for each in refused if run]
-    unread = [*([f"not used by this script: {some(unused)}"] if unused else []), *not_read, *doubts]
-    settings_named = (run.references if run else {}).items()
-    named = [
-        option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}{'…' if len(text) > _LONGEST else ''}"
-        for option, text in ((_spelled(run, name), text) for name, text in settings_named)
-    ]
-    named += launch.references
-    if named:
-        unread.append(f"not examined (your reward functions and data): {some(named)}")
-    if run is not None and (not run.configuration or ((bugs or safe) and not _examined(run, recipes))):
-        for line in (*changes, *rejected, *unread):
+    found = complaints(run, given, copy)
+    unread = (*_not_used(run, launch, reaches.values()), *run.unread, *found.doubtful, *_references(run, launch))
+    result = Result(name, recipes, decisions, reaches, run, (*changes, *found.rejected), unread)
+    must = bool(result.bugs or safe)
+    if training is not None and (not training.configuration or (must and not _examined(training, recipes))):
+        for line in (*result.first, *unread):
             print_error(visible(line))
-        raise NothingExamined(_no_setting(run, name))
+        raise NothingExamined(_no_setting(training, name))
     if arguments.sarif:
-        results = [(evidence(bug.decision), "") for bug in bugs if bug.answer != "does not"]
-        write_atomically(
-            arguments.sarif, sarif(results, {target.name: target.repository}), "name another file with --sarif"
-        )
+        results = [(evidence(bug.decision), "") for bug in result.bugs if bug.answer != "does not"]
+        repositories = {target.name: target.repository}
+        write_atomically(arguments.sarif, sarif(results, repositories), "name another file with --sarif")
     if arguments.json:
-        echo_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": [*changes, *rejected, *unread]})
+        echo_json(_plain(result))
     else:
-        for line in (*changes, *rejected):
-            echo(visible(line))
-        if run is None:
-            _list_bugs(name, bugs, hardening)
-        else:
-            undecided = {item.recipe.bug_id for item in decisions if item.verdict.name not in _DECIDED}
-            _list_reached(name, recipes, undecided, bugs, run, unread)
-        for line in _undecided(decisions):
-            echo(visible(line))
-    open_bugs = [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]
-    if open_bugs:
+        _print(result)
+    return _status(result)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of an audit.
+
+    :ivar copy: the name of the audited copy.
+    :ivar recipes: all recipes of the target.
+    :ivar reaches: for each recipe, whether the settings trigger the bug; empty if there are no settings.
+    :ivar first: lines about what makes the audit fail: rejected settings, and signal code that the copy changes.
+    :ivar unread: lines about what was not read or not examined.
+    """
+
+    copy: str
+    recipes: Sequence[Recipe]
+    decisions: Sequence[Decision]
+    reaches: Mapping[str, Reach]
+    run: Run
+    first: tuple[str, ...]
+    unread: tuple[str, ...]
+
+    @cached_property
+    def present(self) -> list[Bug]:
+        """The bugs in the copy, the most severe first."""
+        there = [item for item in self.decisions if item.verdict.name == "reproduced"]
+        bugs = [Bug(item, self.reaches.get(item.recipe.bug_id)) for item in there]
+        return sorted(bugs, key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
+
+    @cached_property
+    def bugs(self) -> list[Bug]:
+        """The bugs in the copy that code of the framework can trigger."""
+        return [bug for bug in self.present if not _is_hardening(bug.decision.recipe)]
+
+    @cached_property
+    def undecided(self) -> set[str]:
+        return {item.recipe.bug_id for item in self.decisions if item.verdict.name not in _DECIDED}
+
+
+def _status(result: Result) -> int:
+    """Return the exit status. Print the bugs that depend on a setting that was not read."""
+    bugs = result.bugs
+    if open_bugs := [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]:
         settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
         print_error(
             f"not decided: {some(open_bugs)}, because these settings were not read: "
             f"{some(list(settings_of_bugs))}; give them with --set"
         )
-    if open_bugs or changes or rejected:
+    if open_bugs or result.first:
         return 2
-    return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
+    return 1 if any(bug.reached for bug in bugs) or (result.run.training is None and bugs) else 0
 
 
-def _spelled(run: Training | None, name: str) -> str:
-    """Return a setting's name in the run's version of the framework."""
-    return run.options.spelling(name) if run and run.options else name
+def _not_used(run: Run, launch: Launch, reaches: Iterable[Reach]) -> list[str]:
+    """Return a line that names the trainers with known bugs that the run does not use, if there are any."""
+    unused = sorted({each.unused for each in reaches if each.unused})
+    used_by = "used by this script"
+    if launch.program is None and run.training is not None:
+        used_by = f"made with {' or '.join(dict.fromkeys(one.made_by for one in run.training.fits))}"
+    return [f"not {used_by}: {some(unused)}"] if unused else []
+
+
+def _references(run: Run, launch: Launch) -> list[str]:
+    """Return a line that names the run's reward functions, environments and data, if there are any."""
+    training = run.training
+    named = (
+        []
+        if training is None
+        else [
+            spelled if text == NOT_KNOWN else f"{spelled}={text[:_LONGEST]}{'…' if len(text) > _LONGEST else ''}"
+            for name, text in training.references.items()
+            for spelled in [training.options.spelling(name) if training.options else name]
+        ]
+    )
+    named += launch.references
+    return [f"not examined (your reward functions and data): {some(named)}"] if named else []
 
 
 def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
@@ -298,114 +259,8 @@ def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
     yield from (folder / path for folder in (Path(), *above, top) if "\0" not in name)
 
 
-def _of_program(run: Training, launch: Launch, find: Find, boundaries: Iterable[str]) -> Training:
-    """Add to a run what its Python script shows: the trainers that it uses, and the options of other classes that it
-    sets.
-
-    Modules are also looked up in the script's folder.
-
-    :param boundaries: dotted paths of functions. Those that belong to a trainer that the script does not use are added
-        to :attr:`Training.apart`.
-    """
-    if launch.program is None:
-        return run
-    file, classes = launch.program
-
-    def near(module: str) -> Path | None:
-        return find(module) or next(filter(Path.is_file, [file.parent / f"{module.replace('.', '/')}.py"]), None)
-
-    lineages = [lineage_of(path, near) or lineage_in(file, path, near) for path in launch.trainers]
-    if all(lineages):
-        files = {name: source for one in lineages for name, source in one.items()}
-        callers = {file, *files.values()}
-        owners = {each: trainer_next_to(each, files, callers, find) for each in boundaries if files}
-        apart = {boundary: trainer for boundary, trainer in owners.items() if trainer}
-        run = replace(run, trainers=tuple(files), apart=apart)
-    if run.options is None:
-        return run
-    options, unread = dict(run.options.options), dict(run.options.open)
-    for name in classes:
-        others, more = options_of_class(file, name, near)
-        options = {**others, **options}
-        unread |= more if others else {"": name}
-    return replace(run, options=replace(run.options, options=options, open=unread))
-
-
-def _of_rejection(each: Rejection, run: Training, launch: Launch, config: Path | None, copy: str) -> str:
-    """Return a line that names an exception of the configuration class, and the settings that cause it."""
-    found = (launch.places.get(name) or (position_of(config, name) if config else "") for name in each.names)
-    place = next(filter(None, found), "")
-    given = ", ".join(f"{name}={run.configuration[name]}" for name in each.names)
-    processes = f" with {' or '.join(map(str, each.processes))} processes" if each.processes else ""
-    what = f"{run.options.made_by if run.options else ''} of {copy} raises a {each.raised.kind} for {given}{processes}"
-    return f"{f'{place}: ' if place else ''}{what}: {each.raised.message}"
-
-
-def _of_settings(
-    run: Training, launch: Launch, config: Path | None, target: Target, copy: str, added: Collection[str]
-) -> tuple[list[str], list[str]]:
-    """Return two lists of lines about settings that the run's trainer does not have, with the option that each may
-    mean.
-
-    The first list has the arguments with which the script's call of the configuration class fails.
-
-    :param added: settings that the user adds with ``+``.
-    """
-    options, lines, rejected = run.options, list[str](), list[str]()
-    if options is None:
-        return [], []
-    meant = run.meant()
-    nested = {name.removesuffix(f".{option}"): None for name, option in run.nested.items()}
-    if nested:
-        lines.append(
-            f"not read: {some(list(run.nested))}; {options.name} ({options.file}) has no section "
-            f"{' or '.join(nested)}, so these are not known: {some(list(run.nested.values()))}"
-        )
-    unknown = [name for name in run.unknown() if name not in run.nested and name not in nested]
-    for name in unknown[:_MOST_LINES]:
-        other = None if meant.get(name) and launch.made_by else run.elsewhere(name)
-        near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
-        place = next((launch.places[each] for each in launch.places if f"{each}.".startswith(f"{name}.")), "")
-        place = place or (position_of(config, name) if config else "")
-        own = launch.made_by == options.made_by != "" and name in launch.places
-        broken = own and name not in launch.silent
-        newest, since = newest_with(target, options, name)
-        # If another release has the name, it is not misspelled, so a similar option is a different one.
-        if since:
-            near = f"; {since} removed it ({newest} still has it)"
-        elif newest:
-            near = f"; the newest release, {newest}, has it"
-        if broken:
-            rejected.append(f"{place}: {options.made_by} of {copy} has no option {name} and raises a TypeError{near}")
-        elif own:
-            assigns = f"{options.made_by} of {copy} has no option {name}"
-            lines.append(f"{place}: {assigns}; assigning it raises no error and has no effect on the options{near}")
-        else:
-            where = f"{place}: " if place else ""
-            lines.append(f"{where}{name} is not an option of {options.name} ({options.file}) in this version{near}")
-    left = unknown[_MOST_LINES:]
-    if left:
-        lines.append(f"also not options of {options.name} in this version: {', '.join(left)}")
-    lines += [
-        f"{name}={run.configuration[name]}: not a value of this option, which accepts {expected}"
-        for name, expected in run.invalid.items()
-    ]
-    new = sorted(name for name in added if name not in options)
-    if new:
-        lines.append(f"added with +, and not an option of {options.name} in this version: {some(new)}")
-    by_source: dict[str, list[str]] = {}
-    for name in (name for name in run.unread() if name not in run.nested):
-        near = f" (did you mean {meant[name]}?)" if name in meant else ""
-        by_source.setdefault(options.may_declare(name), []).append(f"{name}{near}")
-    for source, names in by_source.items():
-        package = source.partition(" of ")[2]
-        advice = f"; install {package}, or name an environment that has it with --python" if package else ""
-        lines.append(f"not checked, because the options of {source} were not read: {some(names)}{advice}")
-    return rejected, lines
-
-
-#: Maximum number of printed lines of one kind, and maximum number of characters of a value.
-_MOST_LINES, _LONGEST = 10, 80
+#: Maximum number of causes that are printed, and maximum number of characters of a value.
+_MOST_CAUSES, _LONGEST = 10, 80
 
 
 def _examined(run: Training, recipes: Sequence[Recipe]) -> bool:
@@ -458,9 +313,9 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
 
     lines = [f"not decided: {count([item for items in groups.values() for item in items])}"]
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    for cause, items in ordered[:_MOST_LINES]:
+    for cause, items in ordered[:_MOST_CAUSES]:
         lines.append(f"  {count(items)}: {cause}: {some([item.recipe.bug_id for item in items])}")
-    rest = [item for _, items in ordered[_MOST_LINES:] for item in items]
+    rest = [item for _, items in ordered[_MOST_CAUSES:] for item in items]
     return [*lines, *([f"  {count(rest)}: other causes; --json lists them"] if rest else [])]
 
 
@@ -490,70 +345,6 @@ class Bug:
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
-
-
-def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """Return the settings of the configuration file, overridden by the command line; None if neither is given."""
-    if data is None and not single:
-        return None
-    configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
-    for name, value in single:
-        below = f"{name}."
-        configuration = {other: text for other, text in configuration.items() if not other.startswith(below)}
-        configuration |= flattened({name: value})
-    return configuration
-
-
-def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[Training, list[str]]:
-    """Add to a run the settings that its launch command reads from files and code. Also return lines for the user,
-    which say what was read and what was not.
-
-    :param given: the names of the settings of ``--set``, which apply whatever the code assigns.
-    """
-    options = run.options.options if run.options is not None else {}
-    configuration = dict(run.configuration)
-    not_read = []
-    for option, file in launch.files.items():
-        try:
-            values = flattened(settings_of(read_mapping(file)))
-        except SentinelError as error:
-            not_read.append(f"the file of --{option} was not read: {error}")
-            continue
-        known = {name: text for name, text in values.items() if name in options}
-        twice = [name for name in known if name in configuration]
-        # If the file has a name that is not an option, the program may interpret the file in its own way.
-        unread = list(known) if len(known) < len(values) else twice
-        configuration |= known | dict.fromkeys(unread, NOT_KNOWN)
-        if len(known) < len(values) or not values:
-            others = [name for name in values if name not in known]
-            not_read.append(f"not read in {file}, the file of --{option}: {some([*known, *others]) or 'it is empty'}")
-        elif twice:
-            not_read.append(f"not known: settings that the command and {file} both set: {some(twice)}")
-        else:
-            print_error(visible(f"{file}: {counted(len(known), 'setting')} read, because --{option} names it"))
-    changed: dict[str, str] = {}
-    for name, place in launch.assigned.items():
-        meant = [""] if name.startswith(ANY) else _meant(name, options)
-        changed |= dict.fromkeys(meant, f"{name} ({place})")
-    if changed:
-        places = list(dict.fromkeys(changed.values()))
-        not_read.append(f"not known: settings that the program's code assigns: {some(places)}")
-    configuration |= {name: NOT_KNOWN for name in configuration if covers(changed, name) and not covers(given, name)}
-    return replace(run, configuration=configuration, doubtful=run.doubtful | changed.keys()), not_read
-
-
-def _meant(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options and sections that a dotted name in code may denote. The first part of the name may be the name
-    of a variable.
-    """
-    found: dict[str, None] = {}
-    for option in options:
-        for tail in filter(None, (name, name.partition(".")[2])):
-            if f".{option}".endswith(f".{tail}") or f".{name}".endswith(f".{option}"):
-                found[option] = None
-            elif option.startswith(f"{tail}."):
-                found[f"{tail}."] = None
-    return list(found)
 
 
 def _decide(
@@ -665,36 +456,36 @@ def _is_hardening(recipe: Recipe) -> bool:
     return realism(recipe.document) == "unreachable"
 
 
-def _list_bugs(name: str, bugs: Sequence[Bug], hardening: Sequence[Bug]) -> None:
+def _print(result: Result) -> None:
+    for line in result.first:
+        echo(visible(line))
+    if result.run.training is None:
+        _list_bugs(result)
+    else:
+        _list_reached(result, result.run.training)
+    for line in _undecided(result.decisions):
+        echo(visible(line))
+
+
+def _list_bugs(result: Result) -> None:
     """Print the bugs of a copy: a line of counts, then a table."""
+    bugs = result.bugs
     count = len({root(bug.document) for bug in bugs})
-    echo(f"{roots(map(_counted, bugs))} {'is' if count == 1 else 'are'} in {name}.")
+    echo(f"{roots(map(_counted, bugs))} {'is' if count == 1 else 'are'} in {result.copy}.")
     if bugs:
         echo_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
-    if hardening:
+    if len(result.present) > len(bugs):
         echo(
-            f"in all {roots(map(_counted, [*bugs, *hardening]))}; "
-            "the framework's own code never triggers the hardening bugs"
+            f"in all {roots(map(_counted, result.present))}; the framework's own code never triggers the hardening bugs"
         )
 
 
-def _list_reached(
-    name: str,
-    recipes: Sequence[Recipe],
-    undecided: Collection[str],
-    bugs: Sequence[Bug],
-    run: Training,
-    unread: Sequence[str],
-) -> None:
-    """Print the known bugs that a run's settings trigger: a line of counts, then each bug.
-
-    :param recipes: all recipes of the target.
-    :param undecided: the bugs that the settings may trigger, and that could not be decided.
-    :param bugs: the bugs that hit or may hit the run.
-    """
-    recipes = [recipe for recipe in recipes if not _is_hardening(recipe)]
+def _list_reached(result: Result, run: Training) -> None:
+    """Print the known bugs that a run's settings trigger: a line of counts, then each bug."""
+    name, bugs = result.copy, result.bugs
+    recipes = [recipe for recipe in result.recipes if not _is_hardening(recipe)]
     worst = {root(recipe.document): "does not" for recipe in recipes}  # a bug counts once, by the worst answer
-    worst |= {root(recipe.document): "not decided" for recipe in recipes if recipe.bug_id in undecided}
+    worst |= {root(recipe.document): "not decided" for recipe in recipes if recipe.bug_id in result.undecided}
     for bug in sorted(bugs, key=lambda bug: bug.answer == "hits"):
         worst[root(bug.document)] = bug.answer
     answers = Counter(worst.values())
@@ -702,7 +493,7 @@ def _list_reached(
     counts = [f"{answers['hits']} hit you", f"{answers['only if']} may hit you", f"{answers['does not']} do not"]
     counts += [f"{answers['not decided']} not decided"] if answers["not decided"] else []
     echo(f"{known} {'is' if len(worst) == 1 else 'are'} known. In {name}, with your settings: {', '.join(counts)}.")
-    for line in unread:
+    for line in result.unread:
         echo(visible(line))
     for answer, heading in (("hits", "hits you"), ("only if", "may hit you")):
         if answers[answer]:
@@ -764,23 +555,17 @@ def _row(bug: Bug) -> tuple[str, ...]:
     return recipe.bug_id, str(recipe.document.get("severity") or ""), bug.realism, concerns
 
 
-def _plain(
-    name: str,
-    decisions: Sequence[Decision],
-    bugs: Sequence[Bug],
-    run: Training | None,
-    trainers: Sequence[Options],
-) -> dict[str, Any]:
-    if run is not None and run.options is not None:
-        trainers = (run.options,)
+def _plain(result: Result) -> dict[str, Any]:
+    run = result.run.training
+    trainers = result.run.trainers if run is None or run.options is None else (run.options,)
     reaches = {
         bug.decision.recipe.bug_id: {"reach": bug.reach.answer, "because": bug.reach.because, "where": bug.reach.where}
-        for bug in bugs
+        for bug in result.bugs
         if bug.reach
     }
     defaults = {"trainer": run.options.name, "file": run.options.file} if run and run.options else None
     return {
-        "copy": name,
+        "copy": result.copy,
         "defaults": defaults,
         "settings": {name: None if text == NOT_KNOWN else text for name, text in run.configuration.items()}
         if run
@@ -796,6 +581,7 @@ def _plain(
                 "until": dict(_advice(item.recipe.until, trainers)),
                 **reaches.get(item.recipe.bug_id, {}),
             }
-            for item in decisions
+            for item in result.decisions
         ],
+        "not_examined": [*result.first, *result.unread],
     }
