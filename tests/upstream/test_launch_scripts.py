@@ -51,9 +51,9 @@ LAUNCHES = [
     ("trl", "examples/scripts/sft_gemma3.py", "SFT", 8, 0,
      "load_dataset('open-r1/codeforces-cots')"),
     ("verl", "examples/otb_trainer/run_qwen3_8b_fsdp.sh", "PPO", 41, 3,
-     "further options that may be set by \"$@\""),
+     "\"$@\" (line"),
     ("skyrl", "examples/train/fully_async/sim_trainer/run_serve_qwen1.5b.sh", "RL", 8, 0,
-     "further options that may be set by \"$@\""),
+     "\"$@\" (line"),
     ("areal", "examples/tau2/config_30b_moe_airline.yaml", "PPO", 185, 0,
      "econfig is not an option of PPO"),
     ("nemorl", "examples/configs/recipes/llm/distillation-xtoken-off-policy-multiteacher-qwen3-4b-llama3.2-3b"
@@ -72,7 +72,7 @@ LAUNCHES = [
     ("trl", "examples/scripts/grpo_continuous_batching.py", "", 0, 0,
      "it fills GRPOConfig from its command line"),
     ("verl", "examples/router_replay/run_qwen3_5_35b_a3b_veomni.sh", "PPO", 62, 4,
-     "only a shell can compute: data.train_files, data.val_files, actor_rollout_ref.model.path"),
+     "only a shell can compute: data.train_files=…/data/geo3k/train.parquet, data.val_files=…/data"),
     ("primerl", "configs/debug/fake/sft.toml", "SFT", 6, 0,
      ""),
 ]  # fmt: skip
