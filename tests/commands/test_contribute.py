@@ -155,6 +155,55 @@ def test_test_files_that_a_fix_edits_run_completely(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "uses"),
+    [
+        ("import tiny.losses", True),
+        ("losses = importlib.import_module('tiny.losses')", True),
+        ("patch('tiny.losses.f')", True),
+        ("sys.modules['tiny.losses'] = MagicMock()", False),
+    ],
+)
+def test_a_test_that_replaces_the_edited_module_does_not_use_it(tmp_path, text, uses):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_f.py").write_text(f"{text}\ndef test_f(): ...\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=Ada", "-c", "user.email=ada@example.org", "commit", "-qm", "tests")
+    files = ["tiny/losses.py"]
+    fix = cast(Fix, SimpleNamespace(edits=files, files=files, commit=git(tmp_path, "rev-parse", "HEAD")))
+    with UpstreamTests(tmp_path / ".git", fix, {}, None) as upstream:
+        assert upstream.files == (["tests/test_f.py"] if uses else [])
+
+
+@pytest.mark.parametrize(
+    ("without", "after", "proven"),
+    [
+        ("1 failed, 2 passed", "==== 3 passed, 2 warnings ====", True),
+        ("2 passed", "2 passed", False),
+        ("1 failed", "==== 1 error ====\nERROR: found no collectors for test_f.py::test_f", False),
+        ("1 failed", "1 skipped", False),
+        ("1 failed", "1 failed, 2 passed", False),
+        ("1 error", "1 passed", False),
+    ],
+)
+def test_a_log_proves_a_fix_if_its_test_failed_without_it_and_passed_with_it(without, after, proven):
+    log = f"# by hand\n$ pytest tests/test_f.py::test_f  # without the fix\n{without}\n\n"
+    log += f"$ pytest --noconftest tests/test_f.py::test_f  # with the fix\n{after}\n"
+    assert upstream_tests.proves(log, ["tests/test_f.py::test_f"]) == proven
+    assert not upstream_tests.proves(log, ["tests/test_f.py::test_f", "tests/test_g.py::test_g"])
+    assert not upstream_tests.proves(log, [])
+
+
+def test_a_log_without_a_passing_run_is_rejected(run_sentinel, fixed_by):
+    fixed_by()
+    run_sentinel("contribute", "TINY-MEAN", "--no-check", "--out", "out")
+    Path("out", "TINY-MEAN", "tests.log").write_text("1 passed\n")
+    answer = run_sentinel("contribute", "--rewrite", "out")
+    assert answer.status == 1
+    assert "no run in which the new test failed without the fix and passed with it" in answer.out
+
+
+@pytest.mark.parametrize(
     ("mended", "told"),
     [
         ("loss_mat.sum() / loss_mask.sum()", "TINY-MEAN is reproduced with the fix"),

@@ -20,7 +20,7 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.sources.gitbinary import GitError
 from sentinel.tools.upstream.checking import Environment
-from sentinel.tools.upstream.contribution import Contribution, contribution, load_contribution
+from sentinel.tools.upstream.contribution import Contribution, contribution, is_logged, load_contribution
 from sentinel.tools.upstream.exporting import Exporter
 from sentinel.tools.upstream.page import MOST_WORDS, count_words, pages
 from sentinel.tools.upstream.trying import opening
@@ -87,7 +87,7 @@ def test_a_prepared_page_agrees_with_its_evidence(file):
     made = prepared(file)
     if any("newer than the mirror" in each for each in made.unknown):
         skip_in_pack(file.parent.parent.name)  # it has only the pull requests that recipes name
-    texts = pages(replace(made, logged=file.with_name("tests.log").exists()))
+    texts = pages(replace(made, logged=is_logged(file.parent, made.fix)))
     assert {name: file.with_name(name).read_text() for name in texts} == texts
     text = texts.get("PULL_REQUEST.md", texts.get("SENDER.md", ""))  # a comment at a pull request has no page
     assert ("PULL_REQUEST.md" in texts) == file.with_name("PULL_REQUEST.md").exists()

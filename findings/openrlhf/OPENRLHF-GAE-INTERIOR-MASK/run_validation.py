@@ -7,8 +7,8 @@ Needs torch, numpy; no GPU.
 
 Calls openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker.get_advantages_and_returns of the
 checkout, once for each case below.
-Expected values follow from: GAE (arXiv:1506.02438), equation 16, for an episode that ends with the last token
-that counts
+Expected values follow from: GAE (arXiv:1506.02438), equation 16, for an episode that ends with the last valid
+token
 Exit status: 0 fixed, 1 reproduced, 3 neither, or the function could not be called.
 """
 import importlib.abc

@@ -23,6 +23,7 @@ from sentinel.tools.upstream.exporting import Bundle
 from sentinel.tools.upstream.heads import heads
 from sentinel.tools.upstream.patch import changed_by, mailed
 from sentinel.tools.upstream.trying import FixTrial, diff_of
+from sentinel.tools.upstream.upstream_tests import proves
 from sentinel.tools.upstream.words import searches
 
 VERSION = 1
@@ -164,6 +165,21 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
         if each.unknown
     )
     return replace(made, unknown=tuple(unknown), searches=tuple(searches(recipes, fix)))
+
+
+def is_logged(folder: Path, fix: Fix | None) -> bool:
+    """Return whether ``tests.log`` is in the folder of a page.
+
+    :raises SentinelError: if the log does not show that the new tests failed without the fix and passed with it.
+    """
+    file = folder / "tests.log"
+    if not file.exists():
+        return False
+    if fix is None or not proves(file.read_text("utf-8"), fix.regression):
+        raise SentinelError(
+            f"{visible(str(file))}: no run in which the new test failed without the fix and passed with it"
+        )
+    return True
 
 
 def load_contribution(file: Path) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ from sentinel.reports.store import own, write_below
 from sentinel.tools.upstream.contribution import ABSENT, MOST_HEADS, Contribution
 from sentinel.tools.upstream.exporting import Bundle
 from sentinel.tools.upstream.trying import elsewhere
+from sentinel.tools.upstream.upstream_tests import proves
 
 #: The maximum number of words of a page, without code and folded parts. A test checks the shipped pages.
 MOST_WORDS = 400
@@ -163,7 +164,7 @@ def _summary(made: Contribution) -> Iterator[str]:
     sides = made.document["bugs"][made.recipe.bug_id].values()
     at = "" if made.fix else f" at {', '.join(map(_revision, sides))}"
     yield f"The numbers above were measured on a CPU{at}, with Python {there['python']} and torch {there['torch']}."
-    if runner and runner["sides"]:
+    if runner and runner["sides"] and not (made.fix and made.fix.regression):  # otherwise the page names only the test
         status = "1 before the fix, 0 with it" if made.fix else _and(runner["sides"].values())
         yield f"`run_validation.py` shows the same with {_and(runner['packages'])} alone: exit status {status}."
     tried = made.document["tried"]
@@ -172,21 +173,20 @@ def _summary(made: Contribution) -> Iterator[str]:
         others = sum(
             result["outcomes"].get("passed", (0, 0))[0] for result in tried["tests"].values() if "outcomes" in result
         )
-        also = f"; {others} other tests of the changed code pass before and after" if others else ""
+        also = f"; {others} other tests in files that import the changed code pass before and after" if others else ""
         if ran and all((test["without"], test["with"]) == ("failed", "passed") for test in ran):
-            log = " (`tests.log`)" if made.logged else ""
-            yield f"The new test{'s' * (len(ran) > 1)} failed before and passed after{log}{also}."
+            yield f"The new test{'s' * (len(ran) > 1)} failed before and passed after{also}."
         elif tried["regression"]:
             yield f"The new test was not run here{also}."
         elif made.logged:  # the sandbox has no network; a person runs the tests that need a network
-            yield f"The new test failed before and passed after (`tests.log`){also}."
+            yield f"The new test failed before and passed after{also}."
         yield from (f"Problem: {prose(problem)}." for problem in tried["problems"])
         scenarios = sum(result["scenarios"] for result in tried["boundaries"].values())
         most = max((float(each["largest_difference"]) for each in tried["boundaries"].values()), default=0.0)
         if scenarios and not math.isinf(most):
             yield f"On {scenarios} random inputs of the changed code, {_same(most)} unless the input triggers the bug."
     elif made.logged:
-        yield "The new test failed before and passed after (`tests.log`)."
+        yield "The new test failed before and passed after."
     if fixed := [f"#{item['pull']}" for item in made.document["related"] if item["verdict"] == "fixed"]:
         yield f"The bug is also fixed at the head of {_and(fixed)}."
 
@@ -399,9 +399,11 @@ _OWN = (
 def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "") -> Path:
     """Write the files into the bug's folder, and remove all other files of an earlier contribution.
 
-    :param log: the output of the regression tests.
+    :param log: the output of the regression tests. It is written if they failed without the fix and passed with it.
     """
     bundle, otherwise = bundles[0], "choose another with --out"
+    if not (made.fix and proves(log, made.fix.regression)):
+        log = ""
     folder = own(out, PurePosixPath(bundle.recipe.bug_id))
     files = {**pages(replace(made, logged=bool(log))), "evidence.json": dumps(made.document)}
     if bundle.runner:

@@ -32,6 +32,12 @@ _OUTCOME = re.compile(
 )
 
 
+#: pytest's summary, such as ``1 failed, 2 passed``. Its end may be cut off.
+_SUMMARY = re.compile(r"(?m)^=* ?(\d+ [a-z]+(?:, \d+ [a-z]+)*)")
+
+_RUN = re.compile(r"(?ms)^\$ pytest ([^\n]*)  # (without|with) the fix\n(.*?)(?=^\$ pytest |\Z)")
+
+
 class UpstreamTests:
     """Runs upstream's tests in scratch trees, which are removed at the end.
 
@@ -217,6 +223,30 @@ class UpstreamTests:
         return tree
 
 
+def proves(log: str, tests: Sequence[str]) -> bool:
+    """Return whether a log shows that each test failed without the fix and passed with it.
+
+    The log may be written by a person who ran the tests where the sandbox cannot.
+
+    :param log: output of pytest, in the form of :attr:`UpstreamTests.log`.
+    :param tests: the names of the tests.
+    """
+    runs = _RUN.findall(log)
+
+    def outcomes(test: str, side: str) -> set[str]:
+        outs = [out for names, which, out in runs if which == side and any(map(test.startswith, names.split()))]
+        return {
+            word for out in outs for summary in _SUMMARY.findall(out)[-1:] for word in re.findall("[a-z]+", summary)
+        }
+
+    return bool(tests) and all(
+        "failed" in outcomes(test, "without")
+        and "passed" in outcomes(test, "with")
+        and outcomes(test, "with").isdisjoint({"failed", "error", "errors"})
+        for test in tests
+    )
+
+
 def _ran(result: tuple[Mapping[str, str], str, str]) -> bool:
     return not {"passed", "failed"}.isdisjoint(result[0].values())
 
@@ -226,10 +256,14 @@ def _words(path: str) -> set[str]:
 
 
 def _import_of(file: str) -> re.Pattern[str]:
-    """Return a pattern that matches imports of a file's module, by its dotted path or from its package."""
+    """Return a pattern that matches uses of a file's module, by its dotted path or imported from its package.
+
+    A string that is only the dotted path is matched if it is imported, because tests also replace modules by this name.
+    """
     parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
     package, name = r"\.".join(map(re.escape, parts[-3:-1])), re.escape(parts[-1])
-    return re.compile(rf"{package}\.{name}\b|from [\w.]*{package} import [^\n]*\b{name}\b")
+    imported = rf"import_module\(\s*[\"'][\w.]*{package}\.{name}\b"
+    return re.compile(rf"{imported}|{package}\.{name}\b(?![\"'])|from [\w.]*{package} import [^\n]*\b{name}\b")
 
 
 def _why(out: str) -> str:

@@ -28,6 +28,7 @@ from sentinel.tools.upstream.contribution import (
     Contribution,
     contribution,
     documented,
+    is_logged,
     load_contribution,
     related,
 )
@@ -131,7 +132,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
             raise SentinelError(f"{file}: not a contribution; `sentinel contribute` writes one")
         try:
             made = contribution(document, catalog, store)
-            texts = pages(replace(made, logged=file.with_name("tests.log").exists()))
+            texts = pages(replace(made, logged=is_logged(file.parent, made.fix)))
         except SentinelError as error:  # for example, the fix has changed since it was tested
             stale.append(f"{file.parent}: {error}")
             continue
