@@ -44,8 +44,8 @@ def check_url(text: str) -> str:
         if _SCP.fullmatch(text):
             return text
         raise SentinelError(
-            f"not a repository URL: {label!r}; write https://HOST/OWNER/NAME or git@HOST:OWNER/NAME. To copy a clone on "
-            "this machine, run `sentinel mirror add TARGET --from DIR`"
+            f"not a repository URL: {label!r}; write https://HOST/OWNER/NAME or git@HOST:OWNER/NAME. To copy a clone "
+            "on this machine, run `sentinel mirror add TARGET --from DIR`"
         )
     scheme, rest = match.groups()
     if scheme.lower() not in _SCHEMES:
