@@ -184,7 +184,7 @@ def _summary(made: Contribution) -> Iterator[str]:
         scenarios = sum(result["scenarios"] for result in tried["boundaries"].values())
         most = max((float(each["largest_difference"]) for each in tried["boundaries"].values()), default=0.0)
         if scenarios and not math.isinf(most):
-            yield f"On {scenarios} random inputs of the changed code, {_same(most)} unless the input triggers the bug."
+            yield f"On {scenarios} random inputs of the changed code, {_same(most)} unless the bug affects it."
     elif made.logged:
         yield "The new test failed before and passed after."
     if fixed := [f"#{item['pull']}" for item in made.document["related"] if item["verdict"] == "fixed"]:
