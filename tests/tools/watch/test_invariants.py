@@ -305,7 +305,7 @@ def test_a_broken_invariant_is_reported_and_can_be_switched_off(name):
             [("consumed", {"rows": _ROWS, "age": 3})],
             "a rollout is used by 3 micro-batches; steps_per_generation and num_iterations allow 2",
         ),
-        ([("facts", {**_FACTS, "created": _DECAYED})], "weight_decay of norm.weight is 0.1, but it should be 0 for biases"),
+        ([("facts", {**_FACTS, "created": _DECAYED})], "weight_decay of norm.weight is 0.1, but it should be 0"),
         ([_answers(step=3), _answers(items=8, step=3), _stepping(losses=[1, 1])], "divided by 4 to 8 tokens"),
         ([_stepped([1.0], [0.5], None)], "w has no gradient but changed"),
         (
