@@ -278,6 +278,13 @@ class Patch:
         others = [name for name, there in self._ran_at.items() if name != boundary and there & (every - ran)]
         return {self._key(*each) for each in ran}, others
 
+    def is_compared_at(self, boundary: str, places: Collection[Place]) -> bool:
+        """Return True if a compared result is known to depend on a changed statement in these definitions that the
+        boundary's own scenarios ran, and if no such statement is without effect."""
+        ran = [each for each in self._ran_at.get(boundary, ()) if each[1] in places]
+        idle = {(side, place, number) for side, place, _ in ran for number in self.list_not_run(side, place)}
+        return any(self.matters(*each) for each in ran) and idle.isdisjoint(ran)
+
     def _key(self, side: str, place: Place, number: int) -> Key:
         unit = self._changes[place][SIDES.index(side)]
         assert unit is not None

@@ -75,9 +75,10 @@ class DifferenceItem(pytest.Item):
         result = self.comparison.compare(self.boundary)
         row = self.row = row_of(self.comparison, result)
         decided = row["outcome"] != "not examined"
-        # If all changed lines that ran were compared, this is an examination, even if other changed lines did not run.
-        ran = [line[-1] for line in row["lines"] if list(line[:5]) in row["here"]]
-        self.examined = decided or (row["agrees"] and bool(ran) and all(ran))
+        # If the changed lines that ran were compared, this is an examination, even if other changed lines did not run.
+        changed = set(map(tuple, row["changed"]))
+        compared = self.comparison.selection.patch.is_compared_at(result.name, changed)
+        self.examined = decided or (row["agrees"] and compared)
         fails = ("worse", "other") if self.config.getoption("--sentinel-strict") else ("worse",)
         if row["outcome"] in fails and not self._allowed():
             raise WorseError(result)
