@@ -149,7 +149,6 @@ class Check:
         self._binding: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dtypes": dtypes}
         self._binding |= {"responses": responses, "stream": "tokens" in (shapes or {}).values()}
         self._last: tuple[Any, Report | None] = (None, None)
-        self._broken_with: dict[str, list[str]] = {}
 
     @property
     def seed(self) -> int:
@@ -272,7 +271,6 @@ class Check:
         from sentinel.testing.report import Asked, Explanations, make_report
         from sentinel.testing.session import open_session, settled
 
-        self._broken_with.clear()
         with settled(), _warnings_once(f):
             bound, subject = self._subject(f)
             session = open_session(bound, self.device)
@@ -291,7 +289,7 @@ class Check:
             explain = Explanations(
                 agreeing=partial(self._agreeing_choices, f, bound, session),
                 slip=partial(self._slip, f, bound, session),
-                still_broken=partial(self._still_broken, f),
+                still_broken=lambda settings: self._broken(f, self._laws, settings, self.examples),
                 padding=partial(self._padding_that_mends, f, bound),
             )
             with warnings.catch_warnings():  # torch warns if a slip gives a metric a gradient
@@ -399,37 +397,18 @@ class Check:
         search.run(examples)
         return bound, session, search
 
-    def _still_broken(self, f: Any, settings: Mapping[str, Any]) -> list[str]:
-        """Return the laws that the function still breaks with these settings, in addition to the chosen ones."""
-        key = self._broken_key(settings)
-        if key not in self._broken_with:
-            twin = copy(self)
-            twin.choices = {**self.choices, **settings}
-            _, session, search = twin._search_alone(f, self._laws, self.examples, shrink=False)
-            twin._drop_explained(search, session)
-            self._broken_with[key] = [law.name for law, outcome in search.outcomes.items() if outcome.findings]
-        return self._broken_with[key]
+    def _broken(self, f: Any, laws: Sequence[Law], settings: Mapping[str, Any], examples: int) -> list[str]:
+        """Return which of some laws the function breaks with these settings, in addition to the chosen ones."""
+        twin = copy(self)
+        twin.choices, twin.examples = {**self.choices, **settings}, examples
+        finite = [law for law in self._laws if law.name == "finite_in_finite_out" and law not in laws]
+        _, session, search = twin._search_alone(f, [*laws, *finite], examples, shrink=False)
+        twin._drop_explained(search, session)
+        return [law.name for law in laws if search.outcomes[law].findings]
 
     def _mends(self, f: Any, law: Law, settings: Mapping[str, Any]) -> bool:
-        """Return True if the function keeps a law with these settings, in addition to the chosen ones.
-
-        A few scenarios of this law refute most settings, so they are tried before :meth:`_still_broken`, which searches
-        all laws.
-        """
-        twin = copy(self)
-        twin.choices = {**self.choices, **settings}
-        for examples in (_FEW, self.examples) if self._broken_key(settings) not in self._broken_with else ():
-            _, session, search = twin._search_alone(f, [law], examples, shrink=False)
-            findings = search.outcomes[law].findings
-            if not findings and examples == self.examples:
-                return True
-            explained = twin._left_out(session, search.subject)
-            if any(item.symptom != "non-finite" and not explained(law, item.trial.variants) for item in findings):
-                return False
-        return law.name not in self._still_broken(f, settings)
-
-    def _broken_key(self, settings: Mapping[str, Any]) -> str:
-        return repr((self._binding, sorted({**self.choices, **settings}.items())))
+        """Return True if the function keeps a law with these settings, in addition to the chosen ones."""
+        return not any(self._broken(f, [law], settings, examples) for examples in (_FEW, self.examples))
 
     def _subject(self, f: Any, choices: Mapping[str, Any] | None = None) -> tuple[Bound, Subject]:
         """Bind a function to the contract. If ``call`` is given, first find out which inputs it reads."""

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from kinds import KINDS
 
 from sentinel.cli import main
@@ -76,3 +77,31 @@ def test_the_page_and_the_list_show_every_kind_of_function(capsys):
         assert lines[1].startswith("    def f(")
         assert f'@parametrize_with_laws(f, "{name}"' in lines[2]
     assert 'parametrize_with_laws(f, "call"' not in listed  # it has no laws
+
+
+LABELS = """
+def build_labels(tokenizer, messages, max_length):
+    ids, labels = [], []
+    for place, message in enumerate(messages):
+        answers = message["role"] == "assistant"
+        prompt = tokenizer.apply_chat_template(messages[:place], add_generation_prompt=True) if answers else []
+        ids = tokenizer.apply_chat_template(messages[: place + 1])
+        labels += [-100] * (max(len(prompt), 0 if answers else len(ids)) - len(labels))
+        labels += [*ids[len(labels) : -1], -100] if answers else []  # the template ends a message with a new line
+    return ids[:max_length], labels[:max_length]
+"""
+
+
+@pytest.mark.parametrize(("changed", "right"), [("", True), ("len(labels) : -2], -100, -100]", False)])
+def test_the_labels_of_a_chat_are_checked_as_documented(tmp_path, changed, right):
+    page = (Path(__file__).parents[2] / "docs" / "contracts.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(# test_labels.py\n.*?)```", page, re.DOTALL)
+    (tmp_path / "mylab").mkdir()
+    source = LABELS.replace("len(labels) : -1], -100]", changed) if changed else LABELS
+    (tmp_path / "mylab" / "chats.py").write_text(source, encoding="utf-8")
+    (tmp_path / "test_labels.py").write_text(block, encoding="utf-8")
+    ran = run_page(tmp_path, "python -m pytest -q test_labels.py -k oracle")
+    assert (ran.returncode == 0) == right, ran.stdout + ran.stderr
+    if not right:  # the end token of the first answer is left out
+        assert re.search(r"trained\[\d+\]: observed 0, expected 1", ran.stdout), ran.stdout
+        assert "from sentinel.contracts.conversations import ChatTokenizer" in ran.stdout
