@@ -3,6 +3,7 @@
     python benchmarks/drawn.py --seeds 0-59               sixty correct runs: each alarm is false
     python benchmarks/drawn.py --correct                  the nine that raised a false alarm in November 2026
     python benchmarks/drawn.py --bugs                     invented bugs; a run without its bug must raise no alarm
+    python benchmarks/drawn.py --compared 30              bugs and correct runs of benchmarks/peers.py, thirty of each
 
 The seed of a correct run chooses among documented options: trainer, loss type, schedule, optimizer, precision, model,
 LoRA, packing, accumulation, data loading, evaluation, two ranks, a checkpoint to resume from, and a user's own code (a
@@ -16,6 +17,7 @@ import argparse
 import importlib
 import os
 import random
+import statistics
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -1102,6 +1104,17 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
 }  # fmt: skip
 
 
+def compared(count: int) -> tuple[list[str], list[int]]:
+    """Return the bugs and the seeds of correct runs that two tools are compared on.
+
+    The rule was written before either tool ran: every second bug that needs one process, and the first seeds from 20000
+    whose runs have one process.
+    """
+    bugs = [name for name, (setup, _) in BUGS.items() if setup.get("ranks", 1) == 1]
+    seeds = [seed for seed in range(20000, 20100) if draw(seed).get("ranks", 1) == 1]
+    return bugs[::2][:count], seeds[:count]
+
+
 def _show(name: str, done: Mapping[str, Any]) -> None:
     state = "did not run" if not done["logs"] else "" if done["named"] else "nothing"
     print(f"{name}: {state}" + "; ".join(f"{one['law']}, step {one['step']}: {one['detail']}" for one in done["named"]))
@@ -1116,10 +1129,16 @@ def main() -> None:
     parser.add_argument("--seeds", metavar="FIRST-LAST")
     parser.add_argument("--correct", action="store_true")
     parser.add_argument("--bugs", action="store_true")
+    parser.add_argument("--compared", type=int, metavar="COUNT", default=0)
     parser.add_argument("--skipped", action="store_true", help="print what was skipped, and why")
     parser.add_argument("--only", metavar="TEXT", default="", help="names with this text")
     arguments = parser.parse_args()
     chosen: dict[str, tuple[_Options, Callable[[], None]]] = {}
+    bugs = [*BUGS] if arguments.bugs else []
+    slower: list[float] = []
+    if arguments.compared:
+        bugs, seeds = compared(arguments.compared)
+        chosen |= {f"{seed} {draw(seed)}": (draw(seed), lambda: None) for seed in seeds}
     if arguments.seeds:
         first, last = map(int, arguments.seeds.split("-"))
         chosen |= {f"{seed} {draw(seed)}": (draw(seed), lambda: None) for seed in range(first, last + 1)}
@@ -1130,7 +1149,10 @@ def main() -> None:
 
     def trained(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
         made = before, partial(build, setup, _STEPS)
-        return prepared.trained(name, _STEPS, made=made, ranks=setup.get("ranks", 1))
+        done = prepared.trained(name, _STEPS, made=made, ranks=setup.get("ranks", 1))
+        if arguments.compared and done["logs"]:
+            slower.append(done["seconds"] / prepared.trained(name, _STEPS, made=made, every=0)["seconds"])
+        return done
 
     for name, (setup, before) in chosen.items():
         if arguments.only in name:
@@ -1144,9 +1166,10 @@ def main() -> None:
     if named:
         alarms, ran = (sum(column) for column in zip(*named.values()))
         print(f"{alarms} of {ran} correct trainings raised an alarm; {len(named) - ran} did not run")
-    if arguments.bugs:
+    if bugs:
         results = []
-        for name, (setup, before) in BUGS.items():
+        for name in bugs:
+            setup, before = BUGS[name]
             if arguments.only in name:
                 done = trained(name, before, setup)
                 _show(name, done)
@@ -1155,6 +1178,8 @@ def main() -> None:
                     _show("  without the bug too", alarm)
                 results.append(bool(done["named"]) and not alarm["named"])
         print(f"{sum(results)} of {len(results)} bugs raised an alarm in a training that raised none without the bug")
+    if slower:
+        print(f"a training with every step checked takes {statistics.median(slower):.2f} times as long (median)")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 #: Steps within which a bug must be found; steps of a run without a bug; and steps after which the parameters of a
@@ -446,7 +446,9 @@ def _trained(
         if name in AFTER:
             AFTER[name](trainer)
         attach(trainer, watching)
+        began = process_time()
         trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+        seconds = process_time() - began
         if watching:
             watching.stop()
         if not first:
@@ -460,7 +462,7 @@ def _trained(
         parameters = b"".join(one.detach().float().numpy().tobytes() for one in trainer.model.parameters())
         named = [{key: one[key] for key in ("law", "step", "detail")} for one in found if one["event"] == "violation"]
         return {
-            "name": name, "named": named, "counts": watching.counts if watching else {},
+            "name": name, "named": named, "counts": watching.counts if watching else {}, "seconds": seconds,
             "parameters": hashlib.sha256(parameters).hexdigest()[:16],
             "logs": [{key: row.get(key) for key in ("loss", "reward")} for row in trainer.state.log_history],
         }  # fmt: skip

@@ -1,112 +1,186 @@
-"""Let TrainCheck (from PyPI) check correct and buggy training runs, for comparison with `benchmarks/drawn.py`.
+"""Let TrainCheck (from PyPI) check correct and buggy training runs, for comparison with `drawn.py --compared 30`.
 
     python -m venv peers && peers/bin/pip install traincheck trl==1.16.0 peft
-    python benchmarks/peers.py peers/bin --bugs 'sft-*' --correct 2
+    peers/bin/python benchmarks/peers.py
 
-For each kind of trainer, TrainCheck infers invariants from the trace of one correct run. It then checks them on traces
-of runs with a bug, and of random correct runs (as in `drawn.py --seeds`). A bug counts as found if more invariants fail
-than in the same run without the bug. A run takes about a minute of a core. On a machine without a GPU, TrainCheck 0.2.0
-needs a build of torch for the CPU.
+TrainCheck infers invariants from the traces of two correct runs with the same options and other seeds. It then checks
+them on the trace of a run with a bug, and of the same run without the bug; or on the trace of a random correct run. A
+bug counts as found if an invariant fails that does not fail without the bug. Bugs and correct runs alternate, so the
+first few are a fair sample too. All runs are forked from one traced process, which has imported torch and TRL. On a
+machine without a GPU, TrainCheck 0.2.0 needs a build of torch for the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import fnmatch
+import importlib
 import json
 import os
-import resource
+import shutil
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
-from itertools import chain, zip_longest
+import time
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from drawn import _STEPS, BUGS, build, draw
+from drawn import _STEPS, BUGS, build, compared, draw
 
 #: The script that TrainCheck traces. TrainCheck finds the model by its variable name, `model`.
 _SCRIPT = """
 import os
 import sys
-import tempfile
 sys.path[:0] = [os.environ["PEERS_CODE"]]
 import torch
 import peers
-trainer = peers.made(os.environ["PEERS_NAME"], tempfile.mkdtemp())
+run = peers.forked()
+trainer = peers.made(run)
 model = trainer.model
-trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+peers.train(trainer, run)
 """
+#: Seeds of the correct runs from which invariants are inferred.
+_OTHERS = (101, 102)
 
 
-def setup_of(name: str) -> dict[str, Any]:
-    """Return the setup of a run.
+def forked() -> dict[str, Any]:
+    """Return each run that arrives on the pipe, in a child process of its own. (Runs inside the traced process.)"""
+    for name in ("grpo", "rloo", "dpo", "sft", "kto", "reward"):
+        importlib.import_module(f"trl.trainer.{name}_trainer")
+    while line := Path(os.environ["PEERS_PIPE"]).read_text(encoding="utf-8"):
+        child = os.fork()
+        if child == 0:
+            run = json.loads(line)
+            if "traincheck" in sys.modules:  # the child writes a trace of its own, with threads of its own
+                dumper: Any = importlib.import_module("traincheck.instrumentor.dumper")
+                dumper.THREAD_DATA.__dict__.clear()
+                dumper.monitoring_thread = None
+                os.environ["TRAINCHECK_OUTPUT_DIR"] = run["folder"]
+            signal.alarm(run["limit"])
+            return dict(run)
+        os.waitpid(child, 0)
+        Path(os.environ["PEERS_PIPE"]).write_text("done", encoding="utf-8")
+    sys.exit()
 
-    :param name: a bug; a bug followed by " (correct)", for the same run without the bug; a seed; or a kind of trainer.
-    """
-    bug = name.removesuffix(" (correct)")
-    if bug in BUGS:
-        return dict(BUGS[bug][0])
-    return draw(int(name)) if name.isdigit() else {"kind": name}
 
-
-def made(name: str, folder: str) -> Any:
-    if name in BUGS:
+def made(run: Mapping[str, Any]) -> Any:
+    """Make the trainer of a run. (Runs inside the traced process.)"""
+    name = run["name"]
+    setup = BUGS[name][0] if name in BUGS else draw(int(name))
+    if run["seed"]:
+        setup = {**setup, "seed": run["seed"], "options": {**setup.get("options", {}), "seed": run["seed"]}}
+    if run["bug"]:
         BUGS[name][1]()
-    return build(setup_of(name), _STEPS, folder)
+    return build(setup, _STEPS, tempfile.mkdtemp())
+
+
+def train(trainer: Any, run: Mapping[str, Any]) -> None:
+    """Train, and write the CPU time. (Runs inside the traced process.)"""
+    if "traincheck" in sys.modules:
+        start_step = importlib.import_module("traincheck.instrumentor.control").start_step
+
+        class Counts(importlib.import_module("transformers").TrainerCallback):  # type: ignore[misc]
+            def on_step_begin(self, *_: Any, **__: Any) -> None:
+                start_step()
+
+        trainer.add_callback(Counts())
+    began = time.process_time()
+    trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+    Path(run["folder"], "seconds").write_text(str(time.process_time() - began), encoding="utf-8")
+
+
+class Trainings:
+    """A process from which training runs are forked."""
+
+    def __init__(self, folder: Path, *command: str) -> None:
+        self._pipe = folder / f"{Path(command[0]).name}.pipe"
+        os.mkfifo(self._pipe)
+        code = str(Path(__file__).parent.absolute())
+        environment = {**os.environ, "PEERS_CODE": code, "PEERS_PIPE": str(self._pipe), "OMP_NUM_THREADS": "1"}
+        with open(folder / f"{Path(command[0]).name}.log", "w", encoding="utf-8") as log:
+            self._process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+
+    def train(self, run: Mapping[str, Any]) -> float:
+        """Train, and return the seconds of CPU time."""
+        folder = Path(run["folder"])
+        folder.mkdir(exist_ok=True)
+        self._pipe.write_text(json.dumps(run), encoding="utf-8")
+        self._pipe.read_text(encoding="utf-8")
+        return float((folder / "seconds").read_text(encoding="utf-8"))
+
+    def end(self) -> None:
+        self._pipe.write_text("", encoding="utf-8")
+        self._process.wait()
 
 
 class Peer:
-    def __init__(self, programs: Path, folder: Path, limit: float) -> None:
-        self._programs, self._folder, self._limit = programs, folder, limit
+    """TrainCheck, with traced runs and bare ones."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
         (folder / "training.py").write_text(_SCRIPT, encoding="utf-8")
+        words = "-p", "training.py", "--models-to-track", "model", "--model-tracker-style", "subclass"
+        program = str(Path(sys.executable).with_name("traincheck-collect"))
+        self._traced = Trainings(folder, program, *words, "--output-dir", "traced")
+        self._bare = Trainings(folder, sys.executable, "training.py")
+        self._folder, self._limit = folder, limit
         self._inferred: dict[str, Path] = {}
-        self._done: dict[str, tuple[int, int, float]] = {}
+        self._known: dict[str, set[str]] = {}
+        self.step: Any = None  # the step of the first violation in the last checked trace
+        self.slower: list[float] = []
 
-    def _run(self, program: str, *words: str, name: str = "") -> float:
-        """Run a program of TrainCheck, and return its CPU time in seconds."""
-        code = str(Path(__file__).parent.absolute())
-        environment = {**os.environ, "PEERS_CODE": code, "PEERS_NAME": name, "OMP_NUM_THREADS": "1"}
-        began = _used()
-        subprocess.run(
-            [str(self._programs / program), *words], cwd=self._folder, env=environment, check=True,
-            timeout=self._limit, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        return _used() - began
+    def end(self) -> None:
+        self._traced.end()
+        self._bare.end()
 
-    def invariants(self, kind: str) -> Path:
-        """Return the file of invariants for this kind of trainer. It is inferred at the first call."""
-        if kind not in self._inferred:
-            words = "-p", "training.py", "--models-to-track", "model", "--output-dir", f"of-{kind}"
-            self._run("traincheck-collect", *words, name=kind)
-            self._run("traincheck-infer", "-f", f"of-{kind}", "-o", f"{kind}.json")
-            self._inferred[kind] = self._folder / f"{kind}.json"
-        return self._inferred[kind]
+    def _trace(self, name: str, bug: bool = False, seed: int = 0) -> Path:
+        folder = self._folder / f"{name}-{'bug' if bug else seed}"
+        run = {"name": name, "bug": bug, "seed": seed, "folder": str(folder), "limit": self._limit}
+        took = self._traced.train(run)
+        if not seed:
+            self.slower.append(took / self._bare.train({**run, "folder": str(self._folder / "bare")}))
+        return folder
 
-    def failures(self, name: str) -> tuple[int, int, float]:
-        """Return (failed invariants, checked invariants, time of the traced run divided by that of a bare run)."""
-        same = name if name in BUGS else repr(setup_of(name))
-        if same not in self._done:
-            self._done[same] = self._failures(name)
-        return self._done[same]
+    def _call(self, module: str, *words: str) -> None:
+        """Call a program of TrainCheck in a child process, which has already imported it."""
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.alarm(self._limit)
+                os.chdir(self._folder)
+                nothing = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nothing, 1), os.dup2(nothing, 2)
+                sys.argv = [module, *words]
+                importlib.import_module(module).main()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        if os.waitpid(child, 0)[1]:
+            raise OSError(f"{module} failed")
 
-    def _failures(self, name: str) -> tuple[int, int, float]:
-        file, trace = self.invariants(setup_of(name)["kind"]), name.replace(" ", "-")
-        words = "-p", "training.py", "--models-to-track", "model", "-i", str(file), "--output-dir", trace
-        traced = self._run("traincheck-collect", *words, name=name)
-        bare = self._run("python", "training.py", name=name)
-        self._run("traincheck-check", "-f", trace, "-i", str(file), "-o", f"{trace}-checked", "--no-html-report")
-        counts = {
-            verdict: sum(len(_several(one)) for one in (self._folder / f"{trace}-checked").rglob(f"{verdict}.log"))
-            for verdict in ("failed", "passed")
-        }
-        return counts["failed"], sum(counts.values()), traced / bare
+    def failures(self, name: str) -> tuple[set[str], set[str]]:
+        """Return the failed invariants of a run with its bug (empty if there is none) and without it."""
+        setup = BUGS[name][0] if name in BUGS else draw(int(name))
+        same = repr(setup)
+        if same not in self._inferred:
+            traces = [self._trace(name, seed=seed) for seed in _OTHERS]
+            invariants = self._folder / f"{name}.json"
+            self._call("traincheck.infer_engine", "-f", *map(str, traces), "-o", str(invariants))
+            self._known[same] = self._failed(self._trace(name), invariants)
+            self._inferred[same] = invariants
+        with_bug = self._failed(self._trace(name, bug=True), self._inferred[same]) if name in BUGS else set()
+        return with_bug, self._known[same]
 
-
-def _used() -> float:
-    """Return the CPU time, in seconds, of all child processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    def _failed(self, trace: Path, invariants: Path) -> set[str]:
+        checked = f"{trace}-checked"
+        self._call("traincheck.checker", "-f", str(trace), "-i", str(invariants), "-o", checked, "--no-html-report")
+        (file,) = Path(checked).rglob("failed.log")
+        shutil.rmtree(trace)
+        summary = json.loads(file.with_name("violations_summary.json").read_text(encoding="utf-8"))
+        self.step = summary["first_violation_step"]
+        return {json.dumps(one["invariant"], sort_keys=True) for one in _several(file)}
 
 
 def _several(file: Path) -> list[Any]:
@@ -121,31 +195,30 @@ def _several(file: Path) -> list[Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("programs", type=Path, help="the folder of TrainCheck's programs")
-    parser.add_argument("--bugs", metavar="GLOB", default="*")
-    parser.add_argument("--correct", metavar="COUNT", type=int, default=30)
-    parser.add_argument("--limit", metavar="SECONDS", type=float, default=1800.0, help="of one program")
+    parser.add_argument("--count", type=int, default=30, help="number of bugs, and of correct runs")
+    parser.add_argument("--limit", metavar="SECONDS", type=int, default=1800, help="of one training or program")
     arguments = parser.parse_args()
-    bugs = [name for name in BUGS if fnmatch.fnmatch(name, arguments.bugs)]
-    seeds = [seed for seed in range(2000, 3000) if draw(seed).get("ranks", 1) == 1][: arguments.correct]
-    peer = Peer(arguments.programs.absolute(), Path(tempfile.mkdtemp()), arguments.limit)
-    named, alarms, decided = 0, 0, 0
-    pairs = zip_longest(bugs, map(str, seeds))
-    for name in (one for one in chain.from_iterable(pairs) if one is not None):
+    for module in ("traincheck.infer_engine", "traincheck.checker"):
+        importlib.import_module(module)
+    peer = Peer(Path(tempfile.mkdtemp()), arguments.limit)
+    bugs, seeds = compared(arguments.count)
+    named, alarms, decided = 0, 0, {True: 0, False: 0}
+    for name in chain.from_iterable(zip(bugs, map(str, seeds))):
         try:
-            failed, checked, slower = peer.failures(name)
-            usual = peer.failures(f"{name} (correct)")[0] if name in BUGS else 0
-        except (subprocess.SubprocessError, OSError) as error:
-            print(f"{name}: not decided: {type(error).__name__}", flush=True)
+            failed, usual = peer.failures(name)
+        except OSError as error:
+            print(f"{name}: not decided: {type(error).__name__}: {error}", flush=True)
             continue
-        decided += 1
-        named += name in BUGS and failed > usual
-        alarms += (name not in BUGS and failed > 0) or usual > 0
-        without = f", {usual} without the bug" if name in BUGS else ""
-        print(f"{name}: {failed} of {checked} invariants fail{without}; {slower:.1f} times as slow", flush=True)
-    print(f"{decided} decided; {named} of {len(bugs)} bugs named; {alarms} correct trainings with a failing invariant")
-    if not decided:
-        sys.exit("nothing was decided")
+        decided[name in BUGS] += 1
+        named += not failed <= usual
+        alarms += name not in BUGS and bool(usual)
+        first = f", first at step {peer.step}" if failed or usual else ""
+        bug = f"{len(failed)} invariants fail{first}, {len(failed - usual)} of them only with the bug; "
+        print(f"{name}: {bug if name in BUGS else ''}{len(usual)} fail in the correct run", flush=True)
+    peer.end()
+    slower = statistics.median(peer.slower)
+    print(f"{named} of {decided[True]} bugs named; {alarms} of {decided[False]} correct runs with a failing invariant")
+    print(f"a traced training takes {slower:.1f} times as long (median)")
 
 
 if __name__ == "__main__":

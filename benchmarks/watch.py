@@ -3,7 +3,7 @@
     python benchmarks/watch.py
     python benchmarks/watch.py --memory               with TRL 1.16.0: the memory of the checker
     python benchmarks/watch.py --grpo 1500            real steps of GRPO, as short as possible
-    python benchmarks/watch.py --grpo 100 --long      real steps of GRPO of about a second
+    python benchmarks/watch.py --grpo 100 --long      real steps of GRPO of about half a second
 
 All times are CPU times, and ratios are of times in one process. Without an option, a training step is a forward and a
 backward pass of a small network, with one call of a watched function on a batch of 64 responses of 512 tokens. With
@@ -31,8 +31,8 @@ import sentinel.tools.watch
 from sentinel.tools.watch.wrapping import Budget, Plan, Watcher
 
 _CALLS, _STEPS = 200_000, 400
-#: With ``--long``: a model of three million parameters, whose steps take about a second.
-_LONG = {"hidden": 256, "layers": 4, "tokens": 64, "words_more": 2000}
+#: With ``--long``: a model of three million parameters, whose steps take about half a second.
+_LONG = {"hidden": 256, "layers": 4, "tokens": 24, "words_more": 2000}
 
 
 def _module() -> ModuleType:
@@ -53,15 +53,16 @@ def _seconds(action: Callable[[], object], times: int) -> float:
     return (time.process_time() - began) / times
 
 
-#: The steps of one block, in any order: ``bare`` is not watched, ``watched`` is not checked, and ``looked`` is checked.
-_BLOCK = ("bare",) * 4 + ("watched",) * 4 + ("looked",) * 2
-#: At the default rate, two steps in a hundred cost as much as a checked step: one is checked, and in another one the
-#: arguments of a call are copied.
-_OF_HUNDRED = 2
+#: The steps of one block, in any order: ``bare`` is not watched, ``watched`` is not checked, ``looked`` is checked, and
+#: in ``copied``, the calls of watched functions are copied.
+_BLOCK = ("bare",) * 4 + ("watched",) * 4 + ("looked", "copied")
+#: At the default rate, one step in a hundred is checked, and in another one a call is copied (in ``copied``, all calls
+#: are).
+_RATE = 0.01
 
 
 class _Clock:
-    """Replaces the module ``time`` in the watcher during checked steps, so that the watcher measures CPU time.
+    """Replaces the module ``time`` in the watcher during checked and copied steps, so that it measures CPU time.
 
     In other steps, the watcher keeps the usual clock, because reading the CPU time takes ten times as long (2 µs).
     """
@@ -112,8 +113,9 @@ def switched(file: Path) -> Callable[[Any, Any], None]:
                     self.kind = self.todo.pop()
                     switch(self.kind != "bare")
                     for module in (of_training, wrapping):
-                        vars(module).update(time=_Clock if self.kind == "looked" else time)
+                        vars(module).update(time=_Clock if self.kind in ("looked", "copied") else time)
                     watcher.steps, training._look = state.global_step, self.kind == "looked"
+                    watcher.forced = self.kind == "copied"
                     training._micro, training._before = [], []
                 self.own, self.began = watcher.budget.spent, time.thread_time()
 
@@ -155,10 +157,10 @@ def _costs(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict
     """Return the cost of watching.
 
     * ``bare``: the seconds of an unwatched step
-    * ``watched``, ``looked``: the additional seconds of a watched and of a checked step
+    * ``watched``, ``looked``, ``copied``: the additional seconds of a step that is only watched, checked, or copied
     * ``share``: the additional time at the default rate, as a share of an unwatched run, including the sending thread
 
-    :param sent: CPU seconds of the sending thread for each checked step.
+    :param sent: CPU seconds of the sending thread for each pair of a checked and a copied step.
     :param idle: share of a core that the idle sending thread uses.
     """
     than_beside: dict[str, list[float]] = {kind: [] for kind in _BLOCK}
@@ -167,7 +169,7 @@ def _costs(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict
             than_beside[row["kind"]].append(row["took"] - _beside(block, row))
     more = {kind: _middle(of) - _middle(than_beside["bare"]) for kind, of in than_beside.items() if kind != "bare"}
     usual = _middle([row["took"] for block in blocks for row in block if row["kind"] == "bare"])
-    whole = more["watched"] + _OF_HUNDRED / 100 * (more["looked"] - more["watched"] + sent)
+    whole = more["watched"] + _RATE * (more["looked"] + more["copied"] - 2 * more["watched"] + sent)
     return {"bare": usual, **more, "share": whole / usual + idle}
 
 
@@ -197,13 +199,16 @@ def of_grpo(steps: int, size: dict[str, Any]) -> None:
 
     print(f"GRPO, {len(rows)} steps of {told('bare', 1e3)} ms")
     print(f"a watched step: {told('watched', 1e3)} ms more; a checked step: {told('looked', 1e3)} ms more")
+    print(f"a step whose calls are copied: {told('copied', 1e3)} ms more; sending both: {1e3 * sent:.2f} ms")
     print(f"at the default rate: {told('share', 100)}% of the time, with the thread that sends and waits")
     usual = statistics.median(row["took"] for row in rows if row["kind"] == "bare")
-    small = statistics.median(row["own"] for row in rows if row["kind"] == "watched")
-    print(f"time that watch itself measures in a watched step: {1e3 * small:.2f} ms")
-    own = [row["own"] / usual for row in rows if row["kind"] == "looked"]
-    shares = f"{100 * statistics.median(own):.1f}% of a step, at most {100 * max(own):.1f}%"
-    print(f"time that watch itself measures in a checked step: {shares}")
+    own = {kind: [row["own"] for row in rows if row["kind"] == kind] for kind in _BLOCK}
+    medians = {kind: statistics.median(values) for kind, values in own.items()}
+    counted = medians["watched"] + _RATE * (medians["looked"] + medians["copied"] + sent)
+    print("time that watch itself measures in steps that are watched, checked and copied:", end=" ")
+    print(", ".join(f"{1e3 * medians[kind]:.3f} ms" for kind in ("watched", "looked", "copied")), end="; ")
+    print(f"at the default rate {100 * counted / usual:.3f}% of the time, and in a checked step at most", end=" ")
+    print(f"{100 * max(own['looked']) / usual:.1f}% of the step")
     for kind in dict.fromkeys(_BLOCK):
         above = [row["took"] > 1.05 * _beside(block, row) for block in blocks for row in block if row["kind"] == kind]
         print(f"{kind} steps that take 5% more than unwatched ones next to them: {sum(above)} of {len(above)}")
