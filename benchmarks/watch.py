@@ -159,6 +159,7 @@ def _costs(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict
     * ``bare``: the seconds of an unwatched step
     * ``watched``, ``looked``, ``copied``: the additional seconds of a step that is only watched, checked, or copied
     * ``share``: the additional time at the default rate, as a share of an unwatched run, including the sending thread
+    * ``counted``: the part of it that the watcher counts and limits (in watched steps by the wall clock)
 
     :param sent: CPU seconds of the sending thread for each pair of a checked and a copied step.
     :param idle: share of a core that the idle sending thread uses.
@@ -168,9 +169,12 @@ def _costs(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict
         for row in block:
             than_beside[row["kind"]].append(row["took"] - _beside(block, row))
     more = {kind: _middle(of) - _middle(than_beside["bare"]) for kind, of in than_beside.items() if kind != "bare"}
-    usual = _middle([row["took"] for block in blocks for row in block if row["kind"] == "bare"])
+    rows = [row for block in blocks for row in block]
+    usual = _middle([row["took"] for row in rows if row["kind"] == "bare"])
     whole = more["watched"] + _RATE * (more["looked"] + more["copied"] - 2 * more["watched"] + sent)
-    return {"bare": usual, **more, "share": whole / usual + idle}
+    own = {kind: statistics.fmean(row["own"] for row in rows if row["kind"] == kind) for kind in more}
+    counted = own["watched"] + _RATE * (own["looked"] + own["copied"] + sent)
+    return {"bare": usual, **more, "share": whole / usual + idle, "counted": counted / usual + idle}
 
 
 def of_grpo(steps: int, size: dict[str, Any]) -> None:
@@ -201,14 +205,10 @@ def of_grpo(steps: int, size: dict[str, Any]) -> None:
     print(f"a watched step: {told('watched', 1e3)} ms more; a checked step: {told('looked', 1e3)} ms more")
     print(f"a step whose calls are copied: {told('copied', 1e3)} ms more; sending both: {1e3 * sent:.2f} ms")
     print(f"at the default rate: {told('share', 100)}% of the time, with the thread that sends and waits")
-    usual = statistics.median(row["took"] for row in rows if row["kind"] == "bare")
-    own = {kind: [row["own"] for row in rows if row["kind"] == kind] for kind in _BLOCK}
-    medians = {kind: statistics.median(values) for kind, values in own.items()}
-    counted = medians["watched"] + _RATE * (medians["looked"] + medians["copied"] + sent)
-    print("time that watch itself measures in steps that are watched, checked and copied:", end=" ")
-    print(", ".join(f"{1e3 * medians[kind]:.3f} ms" for kind in ("watched", "looked", "copied")), end="; ")
-    print(f"at the default rate {100 * counted / usual:.3f}% of the time, and in a checked step at most", end=" ")
-    print(f"{100 * max(own['looked']) / usual:.1f}% of the step")
+    print(f"time that watch itself counts: {told('counted', 100)}% of the time at the default rate")
+    for kind in ("watched", "looked", "copied"):
+        own = [row["own"] for row in rows if row["kind"] == kind]
+        print(f"  in a {kind} step: {1e3 * statistics.median(own):.2f} ms, at most {1e3 * max(own):.1f} ms")
     for kind in dict.fromkeys(_BLOCK):
         above = [row["took"] > 1.05 * _beside(block, row) for block in blocks for row in block if row["kind"] == kind]
         print(f"{kind} steps that take 5% more than unwatched ones next to them: {sum(above)} of {len(above)}")
