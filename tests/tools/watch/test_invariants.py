@@ -5,6 +5,7 @@ import asyncio
 import inspect
 import queue
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -663,6 +664,18 @@ def test_observing_an_optimizer_step_changes_nothing():
     assert any("AttributeError" in why for why in watcher.failed), "args is None, which is noted"
     with pytest.raises(queue.Empty):
         watcher.copies.get_nowait()
+
+
+def test_an_error_of_an_observation_is_noted_and_its_time_counts():
+    watcher = Watcher(Budget())
+    training = Training(watcher)
+    with training._guard():
+        time.sleep(0.01)
+        raise ValueError("of ours")
+    assert watcher.failed == {"ValueError: of ours": 1}
+    assert watcher.budget.spent >= 0.01
+    with pytest.raises(KeyboardInterrupt), training._guard():
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("looked_at", [True, False])
