@@ -130,6 +130,17 @@ def test_a_hanging_conftest_is_disabled_for_later_tests(monkeypatch):
     assert found == {"a.py": told, "b.py": told}
 
 
+def test_tests_that_do_not_finish_with_the_fix_do_not_count_against_it(monkeypatch):
+    def output_of(command: list[str], *_: Any) -> str | None:
+        return "PASSED a.py::test" if "without/a.py" in command[-1] else None
+
+    monkeypatch.setattr(upstream_tests, "output_of", output_of)
+    monkeypatch.setattr(UpstreamTests, "_tree", lambda _, side, own_tests: Path(side))
+    monkeypatch.setattr(UpstreamTests, "files", ["a.py"])
+    with UpstreamTests(Path(), cast(Fix, None), {}, None) as upstream:
+        assert upstream.compared() == {"a.py": {"not_runnable": "not finished within 240 s with the fix"}}
+
+
 def test_tests_with_spaces_in_their_names_are_counted_separately(monkeypatch):
     out = "PASSED a.py::test[two words-1]\nFAILED a.py::test[two words-2] - [0] - no\nPASSED a.py::T::test\n"
     monkeypatch.setattr(upstream_tests, "output_of", lambda *_: out)
