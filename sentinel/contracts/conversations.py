@@ -49,9 +49,6 @@ class ChatTokenizer:
         # code that expects a processor reads its attribute ``tokenizer``
         self.tokenizer, self.model_input_names = (self, ("input_ids", "attention_mask"))
 
-    def __repr__(self) -> str:
-        return f"ChatTokenizer({self._default_system}, {self._shared})"
-
     def written(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         """Render a chat as text."""
         messages = list(messages)
@@ -150,7 +147,7 @@ class ChatTokenizer:
 
 
 def chat(inputs: Mapping[str, Any]) -> tuple[ChatTokenizer, list[dict[str, str]]]:
-    """Return the tokenizer and the messages of a scenario of ``trained_tokens``."""
+    """Return the tokenizer and the messages of a scenario."""
     tokenizer = ChatTokenizer(inputs["default_system"], inputs["tools_share_a_turn"])
     return tokenizer, messages_of(inputs["conversation"])
 

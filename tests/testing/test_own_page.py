@@ -104,4 +104,3 @@ def test_the_labels_of_a_chat_are_checked_as_documented(tmp_path, changed, right
     assert (ran.returncode == 0) == right, ran.stdout + ran.stderr
     if not right:  # the end token of the first answer is left out
         assert re.search(r"trained\[\d+\]: observed 0, expected 1", ran.stdout), ran.stdout
-        assert "from sentinel.contracts.conversations import ChatTokenizer" in ran.stdout
