@@ -479,9 +479,8 @@ def _parts(value: Any) -> Sequence[Any]:
 
 
 def _kinds(value: Any) -> Iterator[type]:
-    """Yield the classes whose names the code of a value contains: of objects with fields, such as dataclasses, and of
-    objects whose repr is a call of their class."""
-    if _fields(value) is not None or repr(value).startswith(f"{type(value).__qualname__}("):
+    """Yield the classes of all objects with fields, such as dataclasses, that a value is or contains."""
+    if _fields(value) is not None:
         yield type(value)
     for each in _parts(value):
         yield from _kinds(each)
