@@ -66,10 +66,15 @@ def forked() -> dict[str, Any]:
     sys.exit()
 
 
+def _setup(name: str) -> Mapping[str, Any]:
+    """Return the setup of a bug or of a seed."""
+    return BUGS[name][0] if name in BUGS else draw(int(name))
+
+
 def made(run: Mapping[str, Any]) -> Any:
     """Make the trainer of a run. (Runs inside the traced process.)"""
     name = run["name"]
-    setup = BUGS[name][0] if name in BUGS else draw(int(name))
+    setup = _setup(name)
     if run["seed"]:
         setup = {**setup, "seed": run["seed"], "options": {**setup.get("options", {}), "seed": run["seed"]}}
     if run["bug"]:
@@ -162,8 +167,7 @@ class Peer:
 
     def failures(self, name: str) -> tuple[set[str], set[str]]:
         """Return the failed invariants of a run with its bug (empty if there is none) and without it."""
-        setup = BUGS[name][0] if name in BUGS else draw(int(name))
-        same = repr(setup)
+        same = repr(_setup(name))
         if same not in self._inferred:
             traces = [self._trace(name, seed=seed) for seed in _OTHERS]
             invariants = self._folder / f"{name}.json"
@@ -186,7 +190,7 @@ class Peer:
 def _several(file: Path) -> list[Any]:
     """Parse a file that consists of several JSON objects one after the other."""
     text, decoder, found, place = file.read_text(encoding="utf-8"), json.JSONDecoder(), list[Any](), 0
-    while (rest := text[place:].lstrip()) and rest:
+    while rest := text[place:].lstrip():
         one, length = decoder.raw_decode(rest)
         found.append(one)
         place = len(text) - len(rest) + length

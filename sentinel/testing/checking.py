@@ -274,8 +274,7 @@ class Check:
         with settled(), _warnings_once(f):
             bound, subject = self._subject(f)
             session = open_session(bound, self.device)
-            finite = [law for law in self._laws if law.name == "finite_in_finite_out" and law not in laws]
-            search = self._open_search(session, subject, [*laws, *finite])
+            search = self._open_search(session, subject, self._with_finite(laws))
             kept = _Database(bound, self)
             try:
                 search.replay([plan for law in laws for plan in kept.plans(law)])
@@ -303,6 +302,10 @@ class Check:
                 where = f"{report.function} as {report.contract}"
                 _warn_at(f, f"{where}: {count} of {search.tried} scenarios raised {what}")
         return report
+
+    def _with_finite(self, laws: Sequence[Law]) -> list[Law]:
+        """Return the laws, and the law about finite results, which :meth:`_drop_explained` needs."""
+        return [*laws, *(law for law in self._laws if law.name == "finite_in_finite_out" and law not in laws)]
 
     def _open_search(
         self, session: LawSession, subject: Subject, laws: Sequence[Law], left_out: LeftOut = lambda law, variants: ""
@@ -401,8 +404,7 @@ class Check:
         """Return which of some laws the function breaks with these settings, in addition to the chosen ones."""
         twin = copy(self)
         twin.choices, twin.examples = {**self.choices, **settings}, examples
-        finite = [law for law in self._laws if law.name == "finite_in_finite_out" and law not in laws]
-        _, session, search = twin._search_alone(f, [*laws, *finite], examples, shrink=False)
+        _, session, search = twin._search_alone(f, self._with_finite(laws), examples, shrink=False)
         twin._drop_explained(search, session)
         return [law.name for law in laws if search.outcomes[law].findings]
 
