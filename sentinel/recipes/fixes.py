@@ -58,6 +58,7 @@ class Fix:
     :ivar comment: a comment for a pull request that exists already. It replaces the page.
     :ivar numbers: observed key -> its name in upstream's terms, for the numbers that the page shows.
     :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
+    :ivar changes: boundaries of other bugs whose results the fix is meant to change, because they run the fixed code.
     :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without a new trial.
     """
 
@@ -79,6 +80,7 @@ class Fix:
     guilty: tuple[tuple[str, int, int], ...]
     edits: tuple[Edit, ...]
     regression: tuple[str, ...]
+    changes: tuple[str, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -136,6 +138,7 @@ def load_fix(path: Path) -> Fix:
         edits.append(Edit(edit["file"], edit.get("blob", ""), first, last, edit["new"], place("edits", number)))
     prose = {name: " ".join(data[name].split()) for name in ("wrong", "cause", "fix", "reach")}
     tried = [data.get(name) for name in ("bugs", "commit", "head", "edits", "regression")]
+    tried += [data["changes"]] if "changes" in data else []
     return Fix(
         path=path,
         digest=f"sha256:{hashlib.sha256(json.dumps(tried, sort_keys=True).encode()).hexdigest()}",
@@ -151,6 +154,7 @@ def load_fix(path: Path) -> Fix:
         guilty=tuple((item["file"], *item["lines"]) for item in data["guilty"]),
         edits=tuple(edits),
         regression=tuple(data.get("regression", ())),
+        changes=tuple(data.get("changes", ())),
         **prose,
     )
 

@@ -230,6 +230,26 @@ def test_a_failing_fix_is_reported(run_sentinel, few_scenarios, fixed_by, mended
     assert f"Problem: {told}" in answer.out
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ("", "differ on 6 drawn scenarios that do not trigger the bug"),
+        ("changes: [tiny.losses.agg_loss]", ""),
+        ("changes: [tiny.losses.agg_loss, tiny.other]", "tiny.other: the fix does not change its results; remove it"),
+    ],
+)
+def test_a_function_that_runs_the_fixed_code_may_change_if_the_fix_says_so(
+    run_sentinel, few_scenarios, fixed_by, monkeypatch, changes, told
+):
+    file = fixed_by()
+    file.write_text(file.read_text() + changes)
+    # As if the bug were in another function, and no law of this one showed it.
+    monkeypatch.setattr("sentinel.tools.upstream.trying._decide", lambda *_: [])
+    monkeypatch.setattr("sentinel.tools.upstream.trying._broken", lambda *_: set())
+    problems = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests", "--json").json()["TINY-MEAN"]["problems"]
+    assert [told in problem for problem in problems] == [True] * bool(told), problems
+
+
 def test_an_edit_for_another_blob_is_rejected(run_sentinel, fixed_by):
     file = fixed_by(blob="a" * 40)
     answer = run_sentinel("fix", "show", "TINY-MEAN")

@@ -97,6 +97,7 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
 #: The result of testing a fix, as stored in ``evidence.json``.
 #: * ``bugs``, ``others``: verdicts without and with the fix, for the fix's own bugs and for the target's other bugs
 #: * ``boundaries``, ``elsewhere``: results on drawn scenarios, for the boundaries of the bugs and for all others
+#: * ``meant``: boundaries without a bug whose results change, as the fix says
 #: * ``tests``: the outcomes of each test file of upstream, or why it cannot run here
 #: * ``regression``: the outcomes of the fix's own tests
 #: * ``problems``: what is wrong with the fix, in sentences
@@ -191,6 +192,7 @@ def _draw(
     """
     bindings = [subject.binding for subject in chosen]
     opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
+    meant: set[str] = set()
     for subject in chosen:
         about = [pair for pair in decided if pair[0].recipe.boundary in subject.binding.paths]
         sessions = [place.law_session.fresh() for place in opened]
@@ -201,7 +203,11 @@ def _draw(
         finally:
             for session in sessions:
                 session.close()
-        if about:
+        expected = comparison["changed"] and not about and {*fix.changes} & {*subject.binding.paths}
+        if expected:
+            meant |= expected
+            tried.setdefault("meant", []).append(subject.name)
+        elif about:
             tried["boundaries"][subject.name] = _finite(
                 {name: value for name, value in comparison.items() if name != "keys"}
             )
@@ -211,12 +217,17 @@ def _draw(
             )
         if comparison["worse"]:
             tried["problems"].append(f"{subject.name}: with the fix {'; '.join(comparison['worse'])}")
-        if comparison["changed"]:
+        if comparison["changed"] and not expected:
             by = comparison["otherwise"] or f"by up to {comparison['largest_difference']:g}"
             tried["problems"].append(
                 f"{subject.name}: {', '.join(comparison['keys'])} differ on {comparison['changed']} drawn "
                 f"{'scenario' if comparison['changed'] == 1 else 'scenarios'} that do not trigger the bug, {by}"
             )
+    tried["problems"] += [
+        f"{path}: the fix does not change its results; remove it from `changes`"
+        for path in fix.changes
+        if path not in meant
+    ]
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
