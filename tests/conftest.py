@@ -65,7 +65,7 @@ SMOKE = ("contracts", "laws", "recipes", "settings", "test_demo.py", "values")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         place = os.path.relpath(item.path, Path(__file__).parent).partition(os.sep)[0]
-        if place in SMOKE and not item.get_closest_marker("nightly"):
+        if place in SMOKE and not any(map(item.get_closest_marker, ("nightly", "slow"))):
             item.add_marker("smoke")
 
 

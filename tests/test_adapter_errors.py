@@ -35,6 +35,7 @@ def run_with(pytester: pytest.Pytester, body: str, tree: Path, *arguments: str) 
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rs", *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -61,6 +62,7 @@ def test_a_harness_error_fails_once_and_names_the_contract(body, said, pytester,
     )
 
 
+@pytest.mark.slow
 def test_a_boundary_that_raises_on_every_call_fails(pytester, fixed_tree):
     losses = fixed_tree / "demo_rl" / "losses.py"
     losses.write_text(losses.read_text() + "\n\ndef agg_loss(**_):\n    raise ValueError('no batch')\n")
@@ -71,6 +73,7 @@ def test_a_boundary_that_raises_on_every_call_fails(pytester, fixed_tree):
     )
 
 
+@pytest.mark.slow
 def test_a_boundary_that_raises_on_some_calls_is_not_an_adapter_error(pytester, fixed_tree):
     losses = fixed_tree / "demo_rl" / "losses.py"
     text = losses.read_text().replace("def agg_loss(", "def _agg_loss(")
@@ -80,6 +83,7 @@ def test_a_boundary_that_raises_on_some_calls_is_not_an_adapter_error(pytester, 
     assert "failed" not in result.parseoutcomes()
 
 
+@pytest.mark.slow
 def test_unknown_bookkeeping_attributes_are_neutral_and_recorded(pytester, fixed_tree):
     body = "counter = bookkeeping(step=1)\n    assert not counter.bar.update(3) and counter.step == 1\n"
     result = run_with(pytester, f"{body}    return {{'loss': {CALL}}}", fixed_tree)
@@ -90,6 +94,7 @@ def test_unknown_bookkeeping_attributes_are_neutral_and_recorded(pytester, fixed
     assert "a counter or logger that the adapter does not define: a neutral value" in evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["inputs['loss_mat'].sum() * counter.scale", "counter.scale"])
 def test_a_result_that_contains_a_neutral_object_is_drift(use, pytester, fixed_tree):
     result = run_with(pytester, f"counter = bookkeeping()\n    return {{'loss': {use}}}", fixed_tree)
@@ -120,6 +125,7 @@ def run_moved(pytester: pytest.Pytester, tree: Path, repository: Repository) -> 
     return pytester.runpytest_inprocess(*arguments, "--sentinel-against=none", "-p", "no:cacheprovider", "-rs")
 
 
+@pytest.mark.slow
 def test_a_moved_function_is_followed_by_name_and_body(pytester, tmp_path, demo_repository):
     result = run_moved(pytester, moved_tree(tmp_path), demo_repository)
     outcomes = result.parseoutcomes()
@@ -142,6 +148,7 @@ def test_a_function_with_another_body_is_not_followed(pytester, tmp_path, demo_r
     )
 
 
+@pytest.mark.slow
 def test_a_removed_function_is_reported_once_with_its_items(pytester, fixed_tree, demo_repository):
     (fixed_tree / "demo_rl" / "losses.py").write_text("X = 1\n")
     result = run_moved(pytester, fixed_tree, demo_repository)

@@ -60,6 +60,7 @@ def _package(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+@pytest.mark.slow
 def test_packages_import_in_one_direction():
     order = _order()
     floors = {name: number for number, name in enumerate(order)}
@@ -86,6 +87,7 @@ def test_a_tool_imports_no_other_tool():
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_adapters_import_public_names_and_the_binding_package():
     imported = {
         f"{file.relative_to(REPOSITORY)}: {node.module}"
@@ -105,6 +107,7 @@ def test_the_architecture_page_names_exactly_the_packages():
     assert {file.stem for file in PACKAGE.glob("*.py")} == LOOSE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [*_tools(), "*"])
 def test_the_core_works_without_a_tool(tmp_path: Path, removed: str):
     """Delete a tool in a copy and start every other command. Without any tool, import every module too."""

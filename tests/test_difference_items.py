@@ -25,6 +25,7 @@ def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunR
     return pytester.runpytest_inprocess(*alone, *arguments)
 
 
+@pytest.mark.slow
 def test_a_better_revision_passes(pytester, refs):
     result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "diff and agg_loss")
     pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"
@@ -33,6 +34,7 @@ def test_a_better_revision_passes(pytester, refs):
     assert result.ret == 0
 
 
+@pytest.mark.slow
 def test_a_worse_revision_fails_unless_allowed(pytester, refs, broken_tree):
     result = run(pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "agg_loss")
     result.assert_outcomes(failed=1)
@@ -69,6 +71,7 @@ def gate(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", "--sentinel-target=demo", *arguments)
 
 
+@pytest.mark.slow
 def test_a_branch_is_only_compared_with_its_merge_base(pytester, clone, refs):
     """The mirror, which is of the clone's origin, has the base."""
     same = gate(pytester, f"--sentinel-repo={clone}", "-v")
@@ -84,6 +87,7 @@ def test_a_branch_is_only_compared_with_its_merge_base(pytester, clone, refs):
     alone.stdout.no_fnmatch_line("diff/*")
 
 
+@pytest.mark.slow
 def test_unjudged_differences_warn_and_fail_with_strict(pytester, clone):
     """The changed value is not covered by the contract, so no oracle or law judges it."""
     losses = clone / "demo_rl" / "losses.py"
@@ -108,6 +112,7 @@ def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
     result.stdout.fnmatch_lines([f"diff/demo/demo_rl.losses.agg_loss?git:{mine[:7]}..path:*"])
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_clone_is_compared_with_the_same_folder(pytester, clone):
     """Upstream's main has the code at the top; the clone's own commits have it in the folder."""
     inner = clone / "vendored"
@@ -124,6 +129,7 @@ def test_a_folder_of_a_clone_is_compared_with_the_same_folder(pytester, clone):
         worse.assert_outcomes(failed=1)
 
 
+@pytest.mark.slow
 def test_a_caller_gets_few_scenarios_when_its_callees_were_searched(pytester, clone, monkeypatch):
     """The changed helper is not a boundary. The first of its callers is searched in full, the second is not."""
     helper = "\n\ndef plain(x):\n    return x\n"
@@ -169,6 +175,7 @@ def test_unchanged_code_passes_without_running(pytester, refs):
     result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
 
 
+@pytest.mark.slow
 def test_no_line_of_the_gate_is_only_a_percentage(pytester, clone):
     """The names of these items are longer than a line of the terminal, and one item follows another."""
     for name in ("losses", "advantages"):
@@ -249,6 +256,7 @@ def test_a_function_outside_the_rule_whose_changed_lines_name_signal_is_not_exam
     result.stdout.fnmatch_lines(["not examined: 1 change that no boundary reads: demo_rl/setup.py:* build"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "read",
     [
@@ -293,6 +301,7 @@ def test_a_new_function_passes_only_if_its_lines_ran(pytester, clone, answers):
         result.stdout.fnmatch_lines(["not examined: demo_rl.losses.sum_loss: every call raised: *"])
 
 
+@pytest.mark.slow
 def test_parameters_in_another_order_are_not_examined(pytester, clone):
     """The adapter passes arguments by name, and upstream's own callers may pass them by position."""
     losses = clone / "demo_rl" / "losses.py"
@@ -317,6 +326,7 @@ def test_a_flipped_sign_next_to_an_unchanged_boundary_is_not_examined(pytester, 
     result.stdout.fnmatch_lines(["*demo_rl/losses.py:* compute_advantages*"])
 
 
+@pytest.mark.slow
 def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):
     """No scenario meets their condition. A signal function without a binding is also named."""
     tree = shutil.copytree(fixed_tree, tmp_path / "head")
@@ -332,6 +342,7 @@ def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fix
     result.stdout.fnmatch_lines(["*not examined: signal functions that no boundary reaches: *masked_advantages*"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compared", [True, False], ids=["a result depends on it", "an import"])
 def test_a_line_that_cannot_run_does_not_hide_that_the_others_agree(pytester, clone, compared):
     """The line is listed. The run is a success only if a result depends on the other changed line."""
@@ -400,6 +411,7 @@ def test_a_removed_function_is_not_worse_if_it_did_not_answer_before(pytester, c
     assert "failed" not in result.parseoutcomes()
 
 
+@pytest.mark.slow
 def test_a_moved_function_is_compared_at_its_new_place(pytester, called, tmp_path):
     head = tmp_path / "head"
     shutil.copytree(called, head)

@@ -34,6 +34,7 @@ def said(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest
     return run
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_findings(said, broken_tree):
     command = ("discover", "demo", "--ref", f"path:{broken_tree}", "--examples", "60", "--seed", "3", "--json")
     first, second = said(*command), said(*command)
@@ -46,6 +47,7 @@ def test_the_same_seed_gives_the_same_findings(said, broken_tree):
     assert documents[0]["not_searched"] == []
 
 
+@pytest.mark.slow
 def test_a_saved_finding_runs_at_once(said, demo_home, demo_repository, pytester):
     ref = f"git:{demo_repository.commits['broken']}"
     law = ("--boundary", "group_advantage", "--law", "a_rejected_row*")
@@ -77,6 +79,7 @@ def test_discover_exits_with_2_when_nothing_was_decided(said, tmp_path):
     assert "install a_rare_package in the environment of the probes" in out
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, tmp_path, monkeypatch):
     write_recipe(tmp_path / "mine", REJECTED_ROW)
 

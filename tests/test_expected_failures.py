@@ -70,11 +70,13 @@ def test_a_pin_that_differs_from_its_record_fails(pytester, mine, refs):
     result.stdout.re_match_lines([r"demo +DEMO-REJECTED-ROW +git:\w+ +reproduced +failed +expected fixed; .*"])
 
 
+@pytest.mark.slow
 def test_a_known_bug_that_a_baseline_records_is_xfailed(pytester, mine, refs):
     run(pytester, f"--sentinel-ref={refs['broken']}", "--sentinel-report-dir=kept").assert_outcomes(failed=2)
     run(pytester, f"--sentinel-ref={refs['broken']}", "--sentinel-baseline=kept").assert_outcomes(xfailed=2)
 
 
+@pytest.mark.slow
 def test_last_failed_does_not_repeat_expected_failures(pytester, mine, refs):
     run(pytester, "--runxfail").assert_outcomes(failed=2)
     run(pytester, "--lf").assert_outcomes(xfailed=2)
@@ -129,12 +131,14 @@ def test_with_a_base_common_bugs_are_expected(pytester, mine, refs, broken_tree)
     assert result.ret == 0
 
 
+@pytest.mark.slow
 def test_with_a_base_a_new_bug_fails_and_names_the_earlier_verdict(pytester, mine, refs):
     result = run(pytester, f"--sentinel-ref={refs['broken']}", f"--sentinel-against={refs['fixed']}", "-k", "yaml")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["DEMO-MASKED-TOKENS at git:*: reproduced, and fixed at git:*"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [(), ("-p", "no:terminal")], ids=str)
 def test_with_a_base_a_fix_passes_and_is_named(option, pytester, mine, refs):
     result = run(
@@ -145,6 +149,7 @@ def test_with_a_base_a_fix_passes_and_is_named(option, pytester, mine, refs):
     told.fnmatch_lines([f"fixed: DEMO-MASKED-TOKENS, reproduced at {refs['broken'][:11]}: {TITLES[0]}"])
 
 
+@pytest.mark.slow
 def test_with_a_base_common_changed_or_undecided_verdicts_pass(pytester, mine, refs, broken_tree):
     values = {"expected_unpatched": {"loss": 7.0}, "expected_fixed": {"loss": 8.0}}
     write_recipe(mine, MASKED_TOKENS, **values)
@@ -158,6 +163,7 @@ def test_with_a_base_common_changed_or_undecided_verdicts_pass(pytester, mine, r
     worse.stdout.fnmatch_lines(["DEMO-REJECTED-ROW at path:*: inconclusive, and fixed at git:*"])
 
 
+@pytest.mark.slow
 def test_a_law_broken_by_an_expected_bug_is_skipped(pytester, mine, refs):
     when = [{"response_mask": "a rejected row"}, {"token_level_rewards": "non-zero where masked"}]
     write_recipe(mine, REJECTED_ROW, also_breaks=["the_oracle_agrees"], when=when)

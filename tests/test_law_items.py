@@ -35,6 +35,7 @@ def known(pytester: pytest.Pytester, refs: dict[str, str]) -> tuple[str, ...]:
     return ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-ref={refs['broken']}")
 
 
+@pytest.mark.slow
 def test_laws_run_by_default_on_a_working_tree_and_hold_on_the_fixed_one(pytester, fixed_tree):
     result = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}", "--sentinel-against=none")
     assert result.ret == 0
@@ -53,6 +54,7 @@ def test_laws_are_off_on_request_and_for_pins(pytester, fixed_tree):
     wrong.stderr.fnmatch_lines(["*unknown level of laws 'quik' — did you mean 'quick'?*"])
 
 
+@pytest.mark.slow
 def test_a_broken_law_fails_with_its_scenario(pytester, refs):
     item = f"{AGG_LOSS}::masked_values_have_no_influence[{refs['broken'][:11]}]"
     result = run(pytester, item)
@@ -73,11 +75,13 @@ def test_law_items_have_xdists_mark_only_with_xdist(pytester, refs):
     assert run(pytester, item, *marked, "-p", "no:xdist").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+@pytest.mark.slow
 def test_a_broken_law_names_the_recipe_that_explains_it(pytester, known):
     result = run(pytester, *known, "-k", "group_advantage and rejected_row_is")
     result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW; it is triggered in*"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("selected", [True, False])
 def test_a_known_bug_fails_once_when_its_recipe_runs_too(selected, pytester, known):
     """If the run does not have the recipe's item, the law's item fails: a broken law never passes."""
@@ -90,6 +94,7 @@ def test_a_known_bug_fails_once_when_its_recipe_runs_too(selected, pytester, kno
     assert evidence["verdict"] == "reproduced"
 
 
+@pytest.mark.slow
 def test_a_law_with_only_triggering_scenarios_is_not_decided(pytester, known):
     """Each variant has a rejected row, so another bug of rejected rows could not be seen."""
     result = run(pytester, *known, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
@@ -101,6 +106,7 @@ def test_a_law_with_only_triggering_scenarios_is_not_decided(pytester, known):
     assert (evidence["verdict"], evidence["kind"]) == ("inconclusive", "law")
 
 
+@pytest.mark.slow
 def test_an_unexplained_violation_fails_next_to_an_explained_one(pytester, known, monkeypatch):
     """The law is broken in two ways, and a recipe knows one of them."""
     from sentinel.search.survey import Survey
@@ -117,6 +123,7 @@ def test_an_unexplained_violation_fails_next_to_an_explained_one(pytester, known
     result.assert_outcomes(failed=2)
 
 
+@pytest.mark.slow
 def test_a_changed_recipe_explains_nothing(pytester, known):
     """Its scenario still breaks the law, perhaps for another reason."""
     values = {
@@ -133,12 +140,14 @@ def test_a_changed_recipe_explains_nothing(pytester, known):
 ORACLE = ("-rs", "-k", "group_advantage and the_oracle_agrees or DEMO-REJECTED-ROW")
 
 
+@pytest.mark.slow
 def test_a_known_bug_excuses_a_law_that_holds_on_30_scenarios_that_do_not_trigger_it(pytester, known):
     result = run(pytester, *known, *ORACLE)
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*DEMO-REJECTED-ROW; the law holds on 30 scenarios that do not trigger it"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", [None, {"response_mask": "a lone token"}, {"token_level_rewards": ">= -1000"}])
 def test_a_known_bug_does_not_excuse_indistinguishable_violations(pytester, known, when):
     """The recipe states no trigger, an incomplete one, or one that every scenario meets."""
@@ -147,6 +156,7 @@ def test_a_known_bug_does_not_excuse_indistinguishable_violations(pytester, know
     result.assert_outcomes(failed=2)
 
 
+@pytest.mark.slow
 def test_a_new_bug_does_not_hide_behind_a_known_one(pytester, broken_tree):
     """Both break one law. The item shows a scenario that does not trigger the known bug."""
     file = broken_tree / "demo_rl" / "advantages.py"
@@ -164,6 +174,7 @@ def test_a_new_bug_does_not_hide_behind_a_known_one(pytester, broken_tree):
     assert all(any(row) for row in mask), "no row of what is shown is rejected"
 
 
+@pytest.mark.slow
 def test_a_bug_found_by_the_second_search_may_be_known(pytester, known, monkeypatch):
     """The other bug's recipe explains none of the violations that were found first."""
     from sentinel.search import discovery
@@ -188,6 +199,7 @@ def _rejects_a_row(finding: Any) -> bool:
     return any(not row.any() for inputs in finding.trial.variants.values() for row in inputs["response_mask"].array())
 
 
+@pytest.mark.slow
 def test_a_recipe_that_explains_several_laws_is_decided_once(pytester, known, monkeypatch):
     from sentinel.deciding.runner import Runner
 
@@ -225,6 +237,7 @@ def test_an_unknown_law_id_gives_advice(name, said, pytester):
     assert any(said.strip("*").split("*")[0] in line for line in (*result.errlines, *result.outlines))
 
 
+@pytest.mark.slow
 def test_evidence_of_laws_is_reproducible_verifiable_and_a_baseline(pytester, refs, capsys):
     base = (GROUPS, f"--sentinel-ref={refs['broken']}")
     for folder in ("one", "two"):

@@ -42,6 +42,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS.keys())
 def test_deciding_nothing_exits_with_5_with_every_reporter(options, pytester, absent):
     if "-n" in options:
@@ -69,6 +70,7 @@ def test_a_project_that_skips_every_item_exits_with_5(pytester, absent):
     result.stdout.fnmatch_lines(["nothing was decided: none of the 13 items could be decided; *"])
 
 
+@pytest.mark.slow
 def test_verdicts_are_printed_on_standard_error_without_a_terminal(pytester, absent, broken_tree):
     result = run(pytester, "-p", "no:terminal", "-k", "REJECTED")
     assert (result.ret, result.stdout.str()) == (0, "")
@@ -105,6 +107,7 @@ def test_agreeing_with_an_undecided_baseline_decides_nothing(pytester, absent, d
     assert second.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
+@pytest.mark.slow
 def test_reports_reject_a_run_that_decided_nothing(pytester, absent, capsys):
     """`report run`, `changes`, `accept` and `findings` on the evidence of such a run."""
     from sentinel.cli import main
@@ -119,6 +122,7 @@ def test_reports_reject_a_run_that_decided_nothing(pytester, absent, capsys):
     assert not (pytester.path / "findings").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_run_json_of_an_earlier_run(pytester, absent):
     """`run.json` belongs to this run from its first item on."""
     assert run(pytester).ret == 0

@@ -72,6 +72,7 @@ def test_a_folder_of_recipes_is_collected_once_with_its_conftest(pytester, recip
     assert "mine" not in gone_through
 
 
+@pytest.mark.slow
 def test_a_weaker_sandbox_causes_a_warning(pytester, recipes, warm_runs, monkeypatch):
     words = (
         "sandbox: basic, which does not contain malicious code; `sentinel doctor` explains why strict is not available"
@@ -100,6 +101,7 @@ def test_recipes_are_decided_at_their_pins(pytester, recipes, pins):
     assert f'name="{short(pins, 0)}"' in junit
 
 
+@pytest.mark.slow
 def test_without_a_path_only_sentinels_items_run(pytester, recipes):
     pytester.makepyfile("def test_own(): pass")
     run(pytester, "--sentinel-recipes=mine").assert_outcomes(passed=2, xfailed=2)
@@ -303,6 +305,7 @@ def test_a_version_without_the_option_is_unavailable(pytester, recipes, pins):
     result.assert_outcomes(failed=1)
 
 
+@pytest.mark.slow
 def test_a_baseline_shows_the_direction_of_changes(pytester, recipes, demo_repository, broken_tree, fixed_tree):
     write_recipe(recipes, MASKED_TOKENS, pins=None, watch=["git:main"])
     base = ("mine/demo/DEMO-MASKED-TOKENS.yaml",)
@@ -405,6 +408,7 @@ def roll_tree(tmp_path: Path) -> Path:
     return tmp_path / "roll_repo"
 
 
+@pytest.mark.slow
 def test_a_published_blob_runs_in_an_empty_folder(pytester, roll_tree, monkeypatch):
     name = PUBLISHED.name
     (pytester.path / name).write_bytes(PUBLISHED.read_bytes())
@@ -436,6 +440,7 @@ def test_a_recipe_without_a_ref_names_the_options(pytester, recipes):
     result.stdout.fnmatch_lines(["*DEMO-MASKED-TOKENS has no pins; name a ref (--sentinel-ref=git:main*"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -466,6 +471,7 @@ def test_invalid_usage_is_reported(arguments, said, pytester, recipes):
     assert "Traceback" not in result.stderr.str() + result.stdout.str()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text"),
     [("sentinel.toml", 'recipes = "mine"\n'), ("pyproject.toml", '[tool.sentinel]\nrecipes = ["mine"]\n')],
@@ -584,6 +590,7 @@ OUTSIDE = {
 }
 
 
+@pytest.mark.slow
 def test_foreign_targets_contracts_and_laws_need_only_public_names(pytester):
     for name, text in OUTSIDE.items():
         (pytester.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -610,6 +617,7 @@ def test_public_names_exist_and_are_imported_on_first_use():
         assert [part.split(" as ")[0] for line in typed for part in line.split(", ")] == names.split()
 
 
+@pytest.mark.slow
 def test_last_failed_works_for_bundled_recipes(pytester, roll_tree):
     """Their ids are not paths in this folder. pytest skips files without failures by their paths."""
     pytester.makepyfile("def test_own(): assert False")

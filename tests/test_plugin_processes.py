@@ -103,6 +103,7 @@ def test_drawn(number):
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -128,6 +129,7 @@ def test_another_projects_tests_run_as_without_the_plugin(tmp_path, arguments):
     assert "hypothesis plugin: True" in "\n".join(with_sentinel)
 
 
+@pytest.mark.slow
 def test_a_gate_without_changes_loads_neither_torch_nor_hypothesis(tmp_path, demo_home, demo_repository):
     """Each takes longer to import than the whole run."""
     tree = tmp_path / "clone"
@@ -143,6 +145,7 @@ def test_a_gate_without_changes_loads_neither_torch_nor_hypothesis(tmp_path, dem
     assert "LOADED []" in text
 
 
+@pytest.mark.slow
 def test_under_xdist_only_the_controller_reports(folder):
     pytest.importorskip("xdist")
     write_recipe(
@@ -161,6 +164,7 @@ def test_under_xdist_only_the_controller_reports(folder):
     assert 'tests="7"' in (folder / "out.xml").read_text()
 
 
+@pytest.mark.slow
 def test_under_xdist_a_fix_is_named(folder, demo_repository):
     pytest.importorskip("xdist")
     commits = demo_repository.commits
@@ -229,6 +233,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_ctrl_c_during_a_run_keeps_its_verdicts(times, folder, tmp_path, monkeypatch):
     """Files that exist by then are complete, and no process is left."""
@@ -260,6 +265,7 @@ def test_ctrl_c_during_a_run_keeps_its_verdicts(times, folder, tmp_path, monkeyp
             json.loads(file.read_text())
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_the_import_of_torch_ends_the_run(folder, tmp_path, monkeypatch):
     scratch = own_scratch(tmp_path, monkeypatch)
     process = start(folder, "--sentinel-recipes=mine", "-v")

@@ -210,11 +210,15 @@ class Check:
 
     def _bound_as(self, way: Way) -> Check:
         """Return a copy of this check with the options of a way."""
-        twin = copy(self)
         responses = tuple(dict.fromkeys([*self._binding["responses"], *way.responses]))
-        twin.contract = per_response(self.contract, way.responses)
         names = {**(self._binding["names"] or {}), **way.names}
-        twin._binding = {**self._binding, "names": names, "responses": responses}
+        binding = {**self._binding, "names": names, "responses": responses}
+        return self._with(contract=per_response(self.contract, way.responses), _binding=binding)
+
+    def _with(self, **changes: Any) -> Check:
+        """Return a copy of this check with other values of some attributes."""
+        twin = copy(self)
+        vars(twin).update(changes)
         return twin
 
     def marks(self, f: Any) -> list[Any]:
@@ -402,8 +406,7 @@ class Check:
 
     def _broken(self, f: Any, laws: Sequence[Law], settings: Mapping[str, Any], examples: int) -> list[str]:
         """Return which of some laws the function breaks with these settings, in addition to the chosen ones."""
-        twin = copy(self)
-        twin.choices, twin.examples = {**self.choices, **settings}, examples
+        twin = self._with(choices={**self.choices, **settings}, examples=examples)
         _, session, search = twin._search_alone(f, self._with_finite(laws), examples, shrink=False)
         twin._drop_explained(search, session)
         return [law.name for law in laws if search.outcomes[law].findings]
@@ -472,8 +475,7 @@ class Check:
                 return alternative
         explained.sort(key=len)
         for alternative in explained[:deep]:
-            twin = copy(self)
-            twin.choices = {**self.choices, **alternative}
+            twin = self._with(choices={**self.choices, **alternative})
             with_it, again, search = twin._search_alone(f, [finding.law], self.examples)
             for other in search.outcomes[finding.law].findings[:1]:
                 if found := twin._agreeing_choices(f, with_it, again, other, deep - 1):
@@ -515,8 +517,7 @@ class Check:
             if whole._holds(f, finding.law):
                 return f"it takes one number per response; pass shapes={dict.fromkeys(responses, 'batch')!r}"
         for text, contract in slips(self.contract, bound.names, self.choices, factor):
-            twin = copy(self)
-            twin.contract = contract
+            twin = self._with(contract=contract)
             slipped = open_session(replace(bound, contract=contract), self.device)
             for setting in explaining(slipped, finding, several):
                 if twin._holds(f, finding.law, setting):

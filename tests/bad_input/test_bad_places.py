@@ -82,6 +82,7 @@ def test_an_unwritable_report_folder_is_an_error(place, demo, broken_tree, here,
     assert snapshot() == before
 
 
+@pytest.mark.slow
 def test_a_missing_git_is_reported(here, pytester, demo_home, fixed_tree, monkeypatch):
     """A working tree needs no git; a ref that needs git is a usage error."""
     (here / "bin").mkdir()

@@ -64,6 +64,7 @@ def test_recipe_check_rejects_an_invalid_recipe(bad, says, run_sentinel, snapsho
     assert snapshot() == before
 
 
+@pytest.mark.slow
 def test_two_files_with_one_bug_id_are_rejected(run_pytest, run_sentinel, here, broken_tree):
     """This also holds for files that are named by path, because both would write the same evidence."""
     first = write_recipe(here / "twice", MASKED_TOKENS)

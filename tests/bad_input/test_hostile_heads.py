@@ -57,6 +57,7 @@ def test_a_misbehaving_head_is_not_decided(name, level, head, demo, fixed_tree, 
     assert _contents(tree) == before
 
 
+@pytest.mark.slow
 def test_a_head_that_deletes_its_files_affects_no_other_ref(head, demo, here):
     """It can only delete its own checkout and scratch folder. The next run makes the checkout again."""
     lines = "import os, shutil\nshutil.rmtree(os.path.dirname(__file__), True)\nshutil.rmtree(os.getcwd(), True)"

@@ -56,6 +56,7 @@ def _left_behind(scratch: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_run_leaves_valid_files(number, here, tmp_path, fixed_tree, begun):
     """The second item hangs. The first item's evidence is complete, and no worker process is left."""

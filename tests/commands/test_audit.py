@@ -43,6 +43,7 @@ def test_audit_prints_the_answer_in_words_first(run_sentinel, mirrored, tiny, tm
     assert answer.out.startswith("0 bugs (0 recipes) are in tiny")
 
 
+@pytest.mark.slow
 def test_settings_that_no_bug_depends_on_are_not_examined(run_sentinel, mirrored, tiny, tmp_path):
     """This tree declares no options, and its bug names no setting."""
     config = tmp_path / "run.yaml"
@@ -116,6 +117,7 @@ def _rewritten(tree: Path, **lines: str) -> None:
     recipe.write_text(text + "".join(f"{name}: {line}\n" for name, line in lines.items()))
 
 
+@pytest.mark.slow
 def test_audit_lists_certain_bugs_apart_from_conditional_ones(run_sentinel, mirrored, tree_with_options, tmp_path):
     audit = ("audit", "tiny", "--repo", tree_with_options, "--sarif", "x.sarif", "--set")
     _rewritten(tree_with_options, affects='[{when: {actor.clip: "> 0.1"}}]')
@@ -253,6 +255,7 @@ def test_a_flag_that_sets_false_is_read_as_false(run_sentinel, mirrored, tree_wi
     assert (answer.status, "is not an option" in answer.out) == (0, False)
 
 
+@pytest.mark.slow
 def test_a_settings_file_named_by_an_option_is_read(run_sentinel, mirrored, tree_with_parser, tmp_path):
     script, file = tmp_path / "run.sh", tmp_path / "custom.yaml"
     script.write_text("python train.py --custom-config-path custom.yaml\n")
@@ -310,6 +313,7 @@ def tree_with_classes(tree_with_options: Path) -> Path:
     return tree_with_options
 
 
+@pytest.mark.slow
 def test_a_python_script_is_read(run_sentinel, mirrored, tree_with_classes, tmp_path):
     audit = ("audit", "tiny", "--repo", tree_with_classes)
     script = tmp_path / "train.py"
@@ -497,6 +501,7 @@ def validated(tree_with_classes: Path) -> Path:
     return tree_with_classes
 
 
+@pytest.mark.slow
 def test_values_that_the_version_rejects_are_named(run_sentinel, mirrored, validated, tmp_path):
     script = tmp_path / "train.py"
     script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, group=7)\n")
@@ -768,6 +773,7 @@ def test_a_program_of_the_framework_is_read(run_sentinel, mirrored, tree_with_cl
     assert [ref.kind for ref in opened].count("path") == 1, "the copy is opened once"
 
 
+@pytest.mark.slow
 def test_audit_decides_a_release_only_once(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path, monkeypatch):
     """A second audit of a release reuses the verdicts if recipe, adapter and code are the same."""
 
@@ -812,6 +818,7 @@ def test_a_bug_whose_code_raises_is_tried_again_if_the_packages_changed(
     assert "1 of 1: TINY-MEAN" in run_sentinel("audit", "tiny", "--ref", "pypi:latest").err
 
 
+@pytest.mark.slow
 def test_audit_exits_with_2_when_the_tree_changes_signal_code(run_sentinel, mirrored, tiny, tmp_path):
     folder = tree(tiny, tiny.fixed, tmp_path / "fixed")
     (folder / "README").write_text("no code")
@@ -833,6 +840,7 @@ def test_audit_exits_with_2_when_the_tree_changes_signal_code(run_sentinel, mirr
     assert (answer.status, answer.out.startswith("not known whether this tree changes signal code: ")) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_moved_function_is_decided_at_its_new_path(run_sentinel, mirrored, tiny, tmp_path):
     folder = tree(tiny, tiny.fixed, tmp_path / "fixed")
     (folder / "tiny" / "losses.py").rename(folder / "tiny" / "moved.py")
@@ -848,6 +856,7 @@ def test_a_launcher_without_a_program_is_not_examined(run_sentinel, mirrored, tr
     assert "nothing was examined: " in answer.err
 
 
+@pytest.mark.slow
 def test_only_existing_settings_are_recommended(run_sentinel, mirrored, tree_with_options):
     audit = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
     reached = '[{when: {actor.clip: "> 0.1"}}]'
@@ -861,6 +870,7 @@ def test_only_existing_settings_are_recommended(run_sentinel, mirrored, tree_wit
     assert "    until it is fixed, set actor.clip=null\n" in run_sentinel(*audit).out
 
 
+@pytest.mark.slow
 def test_bugs_that_could_not_be_decided_are_listed_by_cause(run_sentinel, mirrored, tree_with_options):
     first = tree_with_options.parent / "recipes" / "tiny" / "TINY-MEAN.yaml"
     for number in range(14):
@@ -901,6 +911,7 @@ def test_a_file_that_would_exhaust_memory_is_rejected(
     assert says in answer.err
 
 
+@pytest.mark.slow
 def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tree_with_options, tmp_path):
     audit = ("audit", "tiny", "--repo", tree_with_options, "--json")
     command = ("python", "train.py", "actor.clip=0.2", "actor.loss_agg_mode=token-mean")
@@ -949,6 +960,7 @@ def test_settings_from_a_missing_file_count_as_unknown(run_sentinel, mirrored, t
     assert (answer.status, "its defaults list were not read: 3; give" in answer.out) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_configuration_named_by_the_command_is_found_in_the_copy(run_sentinel, mirrored, tree_with_options):
     """If it is in neither place, it may set any option."""
     command = "python -m tiny.main --config-path=config --config-name={} actor.clip=0.2"
@@ -967,6 +979,7 @@ def test_a_configuration_named_by_the_command_is_found_in_the_copy(run_sentinel,
     assert "reward.fn" not in answer.out
 
 
+@pytest.mark.slow
 def test_choosing_other_files_makes_defaults_unknown(run_sentinel, mirrored, tree_with_options):
     (tree_with_options / "tiny" / "trainer.yaml").write_text("defaults: [engine: dp, actor@a.b: x, _self_]\n")
     audit = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", "--set", "engine=mine")

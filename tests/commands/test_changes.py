@@ -21,6 +21,7 @@ def overnight(evidence: Path, tiny: Any) -> list[str]:
     return ["report", "changes", "--from", "tonight", "--baseline", "recorded"]
 
 
+@pytest.mark.slow
 def test_a_fixed_bug_is_listed_with_its_commit(run_sentinel, overnight, tiny):
     answer = run_sentinel(*overnight)
     assert answer.status == 1

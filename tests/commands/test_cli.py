@@ -77,6 +77,7 @@ def test_interruption_leaves_nothing_half_written(run_sentinel, tiny, tmp_path, 
     assert [path for path in (tmp_path / "home" / "mirrors").iterdir() if not path.name.endswith(".lock")] == []
 
 
+@pytest.mark.slow
 def test_a_closed_output_pipe_gives_the_shells_exit_status():
     reading, writing = os.pipe()
     os.close(reading)
@@ -105,6 +106,7 @@ FORK = ('repo-url = "https://host.invalid/me/tiny"', "--repo-url")
 DEVICE = ('device = "cuda:99"', "cannot probe on cuda:99: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "setting"),
     [
@@ -222,6 +224,7 @@ def test_another_package_adds_a_command(tmp_path: Path):
     assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

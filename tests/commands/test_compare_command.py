@@ -47,6 +47,7 @@ def compare(
     return run
 
 
+@pytest.mark.slow
 def test_equal_functions_agree(compare):
     answer = compare("loss_aggregation", "--json")
     assert answer.status == 0, answer.err
@@ -56,6 +57,7 @@ def test_equal_functions_agree(compare):
     assert function["scenarios"] >= 30
 
 
+@pytest.mark.slow
 def test_a_difference_is_shown_on_the_smallest_scenario_with_both_definitions(compare):
     answer = compare("loss_aggregation", other=f"2 * {MEAN}")
     assert answer.status == 1
@@ -65,6 +67,7 @@ def test_a_difference_is_shown_on_the_smallest_scenario_with_both_definitions(co
     assert answer.out.endswith("compared with tiny agg_loss: 0 agree, 1 differ, 0 not compared\n")
 
 
+@pytest.mark.slow
 def test_each_function_is_called_with_its_own_settings(compare):
     fixed = 'fixed={"batch_num_tokens": 4},'
     answer = compare("loss_aggregation", other="(loss_mat * loss_mask).sum() / 4", declared=fixed)
@@ -81,17 +84,20 @@ def test_functions_without_a_common_choice_are_not_compared(compare):
     assert "not compared: other agg_loss: no value of loss_agg_mode is accepted by both functions" in answer.out
 
 
+@pytest.mark.slow
 def test_known_bugs_are_named_when_present(compare, tiny, run_sentinel):
     there = compare("loss_aggregation", "--targets", "other,tiny", tiny=f"git:{tiny.buggy}")
     assert (there.status, "known bugs of tiny agg_loss: TINY-MEAN" in there.out) == (1, True), there.out
     assert "TINY-MEAN" not in compare("loss_aggregation", "--targets", "other,tiny").out
 
 
+@pytest.mark.slow
 def test_rounding_and_non_finite_numbers_are_not_differences(compare):
     rewritten = "((loss_mat * loss_mask) / loss_mask.sum()).sum()"  # NaN if no token counts
     assert compare("loss_aggregation", other=rewritten).status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preload", ["no_such_package", "torch._dynamo"])
 def test_a_missing_package_of_a_target_is_named(compare, preload):
     wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"

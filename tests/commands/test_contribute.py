@@ -74,6 +74,7 @@ def test_a_fix_file_is_not_loaded_as_a_recipe(run_sentinel, fixed_by):
     assert (answer.status, answer.out.count("TINY-MEAN")) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_fix_that_changes_only_the_bug_passes(run_sentinel, fixed_by):
     fixed_by()
     answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests", "--json")
@@ -86,6 +87,7 @@ def test_a_fix_that_changes_only_the_bug_passes(run_sentinel, fixed_by):
     assert said["largest_difference"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("does", "option"),
     [
@@ -214,6 +216,7 @@ def test_a_log_without_a_passing_run_is_rejected(run_sentinel, fixed_by):
     assert "no run in which the new test failed without the fix and passed with it" in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mended", "told"),
     [
@@ -282,6 +285,7 @@ def test_a_bug_without_a_fix_names_the_expected_file(run_sentinel, mirrored):
     assert "recipes/tiny/TINY-MEAN.fix.yaml" in answer.err
 
 
+@pytest.mark.slow
 def test_contribute_writes_the_patch_and_the_pages(run_sentinel, few_scenarios, fixed_by, tiny, clone):
     fixed_by()
     answer = run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-tests")
@@ -304,6 +308,7 @@ def test_contribute_writes_the_patch_and_the_pages(run_sentinel, few_scenarios, 
     assert git(clone, "diff", "--name-only", tiny.buggy).split() == ["tests/test_losses.py", "tiny/losses.py"]
 
 
+@pytest.mark.slow
 def test_the_verdicts_of_a_contribution_are_decided_again(run_sentinel, few_scenarios, fixed_by):
     """Other files next to the evidence are neither read nor run."""
     fixed_by()
@@ -348,6 +353,7 @@ def test_rewrite_updates_a_page_when_only_prose_has_changed(run_sentinel, fixed_
     assert run_sentinel("contribute", "--rewrite", "nowhere").status == 2
 
 
+@pytest.mark.slow
 def test_an_existing_pull_request_gets_a_comment_instead_of_a_page(run_sentinel, fixed_by):
     file, folder = fixed_by(), Path("out") / "TINY-MEAN"
     assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0

@@ -68,6 +68,7 @@ def masked_sum(x):
 """
 
 
+@pytest.mark.slow
 def test_run_lists_the_lines_that_a_quick_search_runs(run_sentinel, work):
     (work / "tiny" / "losses.py").write_text(GUARDED)
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "-v")
@@ -103,6 +104,7 @@ def scaled(loss_mask, scale, squared=False):
 """
 
 
+@pytest.mark.slow
 def test_run_tries_unset_options_and_lists_idle_lines_with_conditions(run_sentinel, work):
     (work / "tiny" / "losses.py").write_text(TURNED)
     [own] = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
@@ -111,6 +113,7 @@ def test_run_tries_unset_options_and_lists_idle_lines_with_conditions(run_sentin
     assert own["turned"] == [6]
 
 
+@pytest.mark.slow
 def test_save_writes_the_data_of_the_site(run_sentinel, work, tmp_path):
     (work / "tiny" / "losses.py").write_text(GUARDED)
     file = tmp_path / "coverage.json"

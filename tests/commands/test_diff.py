@@ -56,6 +56,7 @@ def tree(tmp_path: Path) -> Any:
     return made
 
 
+@pytest.mark.slow
 def test_a_fixed_bug_is_better_with_numbers_and_laws(run_sentinel, tiny, tmp_path):
     """``--save`` keeps earlier results and overwrites no other file."""
     file, same = tmp_path / "reports" / "changes.json", ("git:main", "git:main")
@@ -128,6 +129,7 @@ def test_known_bugs_of_unbound_functions_are_decided_at_both_revisions(
     assert said in run_sentinel("diff", "tiny", *trees, *FEW).out
 
 
+@pytest.mark.slow
 def test_a_known_bug_whose_function_only_reaches_changed_code_is_not_listed(
     run_sentinel, tree, catalog, tmp_path, monkeypatch
 ):
@@ -144,6 +146,7 @@ def test_a_known_bug_whose_function_only_reaches_changed_code_is_not_listed(
     assert f"not examined: tiny.losses.shares: {where}\n" in said
 
 
+@pytest.mark.slow
 def test_masks_that_the_adapter_excludes_are_compared_too(run_sentinel, tree, tiny, catalog, tmp_path, monkeypatch):
     """With padding at the end, the two losses are equal. The definition does not judge other masks."""
     adapter = tmp_path / "adapters" / "tiny.py"
@@ -163,6 +166,7 @@ def test_masks_that_the_adapter_excludes_are_compared_too(run_sentinel, tree, ti
     assert any(sorted(row, reverse=True) != row for row in rows), rows
 
 
+@pytest.mark.slow
 def test_worse_exits_with_1_only_for_worse_changes(run_sentinel, tiny):
     better = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--worse", "--markdown", *FEW)
     assert (better.status, "fixes TINY" in better.out) == (0, True)
@@ -174,6 +178,7 @@ def test_worse_exits_with_1_only_for_worse_changes(run_sentinel, tiny):
     assert "(1 worse)" in worse.out
 
 
+@pytest.mark.slow
 def test_an_unknown_bug_is_found_by_drawing_and_shrunk(run_sentinel, tree, monkeypatch):
     monkeypatch.setattr(asking, "_SHRINKING", 300)
     negated = f"{MENDED} * (1 if (loss_mat * loss_mask).sum() >= 0 else -1)"  # the recipe's scenario is positive
@@ -186,6 +191,7 @@ def test_an_unknown_bug_is_found_by_drawing_and_shrunk(run_sentinel, tree, monke
     assert difference["scenario"]["loss_mat"]["shape"] == [1, 1]
 
 
+@pytest.mark.slow
 def test_another_order_of_a_sum_is_rounding(run_sentinel, tree):
     rewritten = "((loss_mat * loss_mask) / loss_mask.sum()).sum()"
     one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", rewritten)))
@@ -213,6 +219,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 PLAIN = {"counted": "loss_mask.sum()", "does": "pass", "text": "'a'", "tokens": "loss_mask.sum()"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "now", "key"),
     [
@@ -238,6 +245,7 @@ def test_values_outside_the_contract_are_compared_too(run_sentinel, tree, part, 
     assert difference["before"] != difference["after"]
 
 
+@pytest.mark.slow
 def test_another_dtype_does_not_hide_other_values_outside_the_contract(run_sentinel, tree):
     code = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
@@ -250,6 +258,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert [each["symptom"] for each in found["differences"]] == ["beside", "dtype"]
 
 
+@pytest.mark.slow
 def test_results_that_share_memory_now_are_a_difference(run_sentinel, tree):
     code = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
@@ -263,6 +272,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert all(key.endswith("returned.1.1 shares memory with returned.1.0") for key in difference["detail"])
 
 
+@pytest.mark.slow
 def test_options_that_lead_to_changed_code_get_other_values(run_sentinel, tree):
     code = """
 class Config:
@@ -308,6 +318,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert (answer.status, found["judgement"], found["differences"][0]["symptom"]) == (1, "other", "raises")
 
 
+@pytest.mark.slow
 def test_options_of_a_changed_line_are_set_together_with_those_leading_to_it(run_sentinel, tree):
     """A group size has no effect until groups are on, and groups of one row hide the difference."""
     code = """
@@ -331,6 +342,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert found["differences"][0]["scenario"]["settings"].keys() == {"grouped", "size"}
 
 
+@pytest.mark.slow
 def test_a_clamp_that_hides_a_bug_is_worse_beyond_its_bounds(run_sentinel, tree):
     whole, cut = "loss_mat.sum() / loss_mask.sum()", "loss_mat.clamp(-5000, 5000).sum() / loss_mask.sum()"
     one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", whole), ("other", cut)))
@@ -338,6 +350,7 @@ def test_a_clamp_that_hides_a_bug_is_worse_beyond_its_bounds(run_sentinel, tree)
     assert found["judgement"] == "worse"
 
 
+@pytest.mark.slow
 def test_a_changed_line_that_few_scenarios_run_gets_more_scenarios(run_sentinel, tree):
     code = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
@@ -527,6 +540,7 @@ def test_a_renamed_function_with_the_same_body_is_the_same_code(run_sentinel, tr
     assert (found["state"], found["judgement"]) == ("same code", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("now", "state", "judgement"),
     [
@@ -558,6 +572,7 @@ def test_a_removed_function_without_a_similar_one_is_worse_if_it_is_still_called
     assert (found["state"], found["judgement"]) == ("gone", "worse" if named else "")
 
 
+@pytest.mark.slow
 def test_a_removed_function_is_searched_under_another_name(run_sentinel, tree):
     """Two new functions are as similar, and no caller names one of them."""
     body = "\n".join(f"    part_{n} = loss_mat[:, {n}:].sum() / loss_mask[:, {n}:].sum()" for n in range(4))
@@ -615,6 +630,7 @@ def test_a_boundary_that_only_the_adapter_lacked_is_not_new(run_sentinel, tree, 
     assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", one, changed, *FEW).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("summed", "divided", "judgement"),
     [
@@ -642,6 +658,7 @@ def test_a_new_option_is_checked_against_its_laws(
     assert ("a new option or choice: breaks" in found["sentence"]) is (judgement == "worse")
 
 
+@pytest.mark.slow
 def test_a_newly_broken_part_is_worse_next_to_an_old_violation(run_sentinel, tree):
     rest = "(loss_mat * (1 - loss_mask)).sum()"
     one, other = (
@@ -653,6 +670,7 @@ def test_a_newly_broken_part_is_worse_next_to_an_old_violation(run_sentinel, tre
     assert "gradient" in details["masked_values_have_no_influence"]
 
 
+@pytest.mark.slow
 def test_a_law_broken_in_more_scenarios_is_worse(run_sentinel, tree):
     """At the base, the law is already broken by the smallest scenario that differs."""
     leak = "(loss_mat * (1 - loss_mask)).sum() * ({} if len(loss_mat) < 3 else {})"
@@ -666,6 +684,7 @@ def test_a_law_broken_in_more_scenarios_is_worse(run_sentinel, tree):
     assert "masked_values_have_no_influence" in details
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("off", "judgement"), [("0.5", "worse"), ("0.04", "worse"), ("0.01", "better")])
 def test_a_value_further_from_the_right_one_is_worse(run_sentinel, tree, off, judgement):
     refs = [tree(name, CODE.format(returned=f"{MENDED} + {each}")) for name, each in (("one", "0.02"), ("other", off))]
@@ -674,6 +693,7 @@ def test_a_value_further_from_the_right_one_is_worse(run_sentinel, tree, off, ju
     assert all(" at this revision, by 0.02 at the other" in each["detail"] for each in found["laws"]["after"])
 
 
+@pytest.mark.slow
 def test_a_step_towards_the_right_value_is_better_than_a_constant(run_sentinel, tree):
     refs = [tree(name, CODE.format(returned=each)) for name, each in (("one", CONSTANT), ("other", OF_ALL))]
     [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
@@ -682,6 +702,7 @@ def test_a_step_towards_the_right_value_is_better_than_a_constant(run_sentinel, 
     assert back["judgement"] == "worse", back["sentence"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "judgement"), [("1.0", "better"), ("(3.0 if len(loss_mat) > 2 else 1.0)", "worse")])
 def test_a_fix_that_exposes_a_known_bug_of_both_revisions_is_better(
     run_sentinel, tree, tiny, request, factor, judgement
@@ -713,6 +734,7 @@ expected_fixed: {{loss: 1.5}}
     assert found["judgement"] == judgement, found["sentence"]
 
 
+@pytest.mark.slow
 def test_a_part_that_was_never_finite_satisfied_no_law(run_sentinel, tree):
     never = CODE.format(returned="(loss_mat * float('nan')).sum()")
     refs = tree("one", never), tree("other", CODE.format(returned=MENDED))  # NaN times a mask of 0
@@ -727,12 +749,14 @@ def test_refs_without_common_boundaries_are_reported_as_not_examined(run_sentine
     assert answer.out.endswith(": nothing was compared; 1 change outside of all boundaries not examined; 1 gone\n")
 
 
+@pytest.mark.slow
 def test_a_changed_signature_is_reported(run_sentinel, tree):
     more = CODE.replace('"token-mean"', '"token-mean", floor=1e-2').format(returned=f"{MENDED} + floor")
     answer = run_sentinel("diff", "tiny", tree("one", CODE.format(returned=MENDED)), tree("other", more), *FEW)
     assert "   parameters: +floor\n" in answer.out
 
 
+@pytest.mark.slow
 def test_a_new_exception_is_a_difference(run_sentinel, tree):
     raising = CODE.format(returned=MENDED).replace("    return", "    assert loss_mat.sum() < 3\n    return")
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", raising)
@@ -833,6 +857,7 @@ def test_a_possible_change_of_the_call_is_not_compared(run_sentinel, tree, code,
     assert reason in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("refused", "judgement"),
     [
@@ -849,6 +874,7 @@ def test_an_exception_only_in_half_precision_is_not_worse(run_sentinel, tree, re
     assert found["judgement"] == judgement
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [False, True])
 def test_a_helper_with_a_new_signature_is_judged_by_its_callers(run_sentinel, tree, others):
     """The helper rejects its old arguments. Its caller passes the new ones and returns the same values."""
@@ -865,6 +891,7 @@ def test_a_helper_with_a_new_signature_is_judged_by_its_callers(run_sentinel, tr
     assert ("the results of its callers have not: tiny.losses.mean_loss" in helper["reason"]) is not others
 
 
+@pytest.mark.slow
 def test_each_of_several_revisions_is_compared_with_the_previous_one(run_sentinel, tiny, monkeypatch):
     opened = []
     open_target = Runner.open_target
@@ -903,6 +930,7 @@ def test_diff_rejects_invalid_input_in_one_sentence(run_sentinel, arguments, sai
     assert answer.err.count("\n") <= 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_and_saves_the_finished_comparisons(run_sentinel, tiny, tree, monkeypatch):
     """The second of two boundaries is listed as not compared."""
     compared, registered = Comparison.compare, "\ndef registered(name):\n    return lambda function: function\n"
@@ -935,6 +963,7 @@ def test_ctrl_c_prints_and_saves_the_finished_comparisons(run_sentinel, tiny, tr
     assert "interrupted" not in said["headline"]
 
 
+@pytest.mark.slow
 def test_changed_functions_come_before_their_callers(run_sentinel, tree):
     """The adapter lists `agg_loss` first, but only the function that it calls has changed."""
     registered = "\ndef registered(name):\n    return lambda function: function\n"
@@ -963,6 +992,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 """
 
 
+@pytest.mark.slow
 def test_no_difference_is_claimed_only_when_the_changed_lines_ran(run_sentinel, tree):
     """No scenario and no option runs the changed lines, and equal numbers under another condition prove nothing."""
     before, after = (GUARDED.format(first="pass", factor=factor) for factor in (2, 2.0))
@@ -982,6 +1012,7 @@ def test_no_difference_is_claimed_only_when_the_changed_lines_ran(run_sentinel, 
     assert {(each["side"], *each["lines"]) for each in told["not_examined"]} == {("before", 6, 6), ("after", 6, 6)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "symptom"),
     [
@@ -1004,6 +1035,7 @@ def test_a_branch_that_no_scenario_takes_is_compared(run_sentinel, tree, before,
     assert (difference["symptom"], difference["scenario"]["settings"]) == (symptom, {"loss == -123456 is true": True})
 
 
+@pytest.mark.slow
 def test_a_branch_of_a_function_that_no_scenario_calls_is_compared(run_sentinel, tree):
     code = """
 import os
@@ -1024,6 +1056,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert (found["state"], found["judgement"]) == ("differs", "other"), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [("text.strip() == 'a'", "text == 'a'"), ("'a' in text[-300:]", "'a' in text")],
@@ -1051,6 +1084,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -1070,6 +1104,7 @@ def test_a_partly_run_line_is_not_examined(run_sentinel, tree, line):
     assert f"tiny/losses.py:4 agg_loss ({reason}" in answer.out
 
 
+@pytest.mark.slow
 def test_the_mask_of_a_scenario_is_shown(run_sentinel, tree):
     """Words for its layout, which both revisions reject as a mask, do not show that the mask has no effect."""
     refs = [
@@ -1080,6 +1115,7 @@ def test_the_mask_of_a_scenario_is_shown(run_sentinel, tree):
     assert "response_mask = [[" in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects of Python 3.10 have no columns")
 @pytest.mark.parametrize(
     ("before", "after"),
@@ -1122,6 +1158,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", flag=False):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -1152,6 +1189,7 @@ def test_a_line_that_ran_is_not_examined_if_no_compared_result_depends_on_it(run
     assert "agg_loss (it ran, but no compared result depends on it" in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "name"),
     [
@@ -1169,6 +1207,7 @@ def test_a_value_that_differs_is_reported_although_no_result_depends_on_it(run_s
     assert f"agg_loss(1): local.{name}" in found["differences"][0]["detail"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "setting", "judgement"),
     [
@@ -1185,6 +1224,7 @@ def test_an_argument_that_no_scenario_sets_gets_another_value(run_sentinel, tree
     assert found["differences"][0]["scenario"]["settings"] == {setting: {"another": True}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -1209,6 +1249,7 @@ def compute_advantages(rewards, response_mask):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound_too", [False, True])
 def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentinel, tree, bound_too):
     loss = CODE.format(returned=MENDED)
@@ -1244,6 +1285,7 @@ def test_a_function_moved_to_another_file_is_not_a_change(run_sentinel, tree, tm
     assert (answer.status, "compute_advantages" in answer.out) == (0, False)
 
 
+@pytest.mark.slow
 def test_many_unexamined_functions_take_a_few_lines(run_sentinel, tree):
     many = "".join(UNBOUND.replace("compute_advantages", f"compute_advantages_{number}") for number in range(76))
     one, other = (
@@ -1345,6 +1387,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=None):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["clip", "ratio", "hidden", "scale"])
 def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree, changed):
     """Every scenario may set the option itself, or none may use it."""
@@ -1359,6 +1402,7 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
     assert kind in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("both", [True, False])
 def test_values_not_finite_at_both_revisions_are_undecided(run_sentinel, tree, both):
     """They do not count as equal. They are listed only if they could hide a difference, because no scenario that runs
@@ -1382,6 +1426,7 @@ def test_values_not_finite_at_both_revisions_are_undecided(run_sentinel, tree, b
     assert ("every number that it returns is NaN or infinite at both revisions" in answer.out) is both
 
 
+@pytest.mark.slow
 def test_a_call_that_ends_or_hangs_the_process_is_worse(run_sentinel, tree):
     one = tree("one", CODE.format(returned=MENDED))
     for name, code, said in (
@@ -1395,6 +1440,7 @@ def test_a_call_that_ends_or_hangs_the_process_is_worse(run_sentinel, tree):
         assert f"after: {said}" in answer.out
 
 
+@pytest.mark.slow
 def test_the_number_of_returned_values_is_named_first_and_stand_ins_last(run_sentinel, tree):
     code = """
 class Config:
@@ -1441,6 +1487,7 @@ def test_a_repeated_signal_interrupts_once(run_sentinel, tiny, monkeypatch, numb
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.slow
 def test_sigterm_keeps_the_finished_results(tiny, tree, tmp_path):
     """A separate process, ended like a job at its time limit. The second boundary hangs."""
     hangs = "    import time\n    time.sleep({})\n    return (loss_mat * loss_mask).sum() / loss_mask.sum()\n"
@@ -1504,6 +1551,7 @@ ENTRIES = {
 RIGHT, WRONG = "(loss_mat * loss_mask).sum() / loss_mask.sum()", "(loss_mat * loss_mask).sum() / loss_mask.numel()"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("other", [RIGHT, WRONG], ids=["right", "wrong"])
 def test_a_key_that_leads_to_another_function_is_compared(run_sentinel, tree, entry, other):
@@ -1540,6 +1588,7 @@ def test_an_import_that_leads_to_other_code_is_listed_for_an_unbound_function(ru
     assert ("compute_advantages (scaled now refers to tiny.second.scaled)" in answer.out) is not like
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [True, False])
 def test_a_name_that_an_import_binds_again_is_compared(run_sentinel, tree, tmp_path, wrong):
     code = CODE.format(returned=RIGHT)
@@ -1552,6 +1601,7 @@ def test_a_name_that_an_import_binds_again_is_compared(run_sentinel, tree, tmp_p
     assert found["places"]["after"].startswith("tiny.losses.agg_loss (tiny/second.py:")
 
 
+@pytest.mark.slow
 def test_a_decorator_that_replaces_the_function_is_compared(run_sentinel, tree):
     code = CODE.format(returned=RIGHT)
     wrap = "import functools\n\n\ndef doubled(function):\n    @functools.wraps(function)\n"
@@ -1562,6 +1612,7 @@ def test_a_decorator_that_replaces_the_function_is_compared(run_sentinel, tree):
     assert (found["state"], found["judgement"]) == ("differs", "worse"), found
 
 
+@pytest.mark.slow
 def test_a_removed_key_prevents_a_proof(run_sentinel, tree):
     code = REGISTERED.format(other=RIGHT, entry="")
     answer = run_sentinel(
@@ -1575,6 +1626,7 @@ def test_a_removed_key_prevents_a_proof(run_sentinel, tree):
     assert "module-level code" not in run_sentinel("diff", "tiny", *refs, *FEW).out  # it keeps no functions
 
 
+@pytest.mark.slow
 def test_the_option_under_which_a_difference_shows_is_named(run_sentinel, tree, tiny_catalog, monkeypatch):
     adapter = tiny_catalog.adapters["tiny"]
     modes = {"loss_agg_mode": ("token-mean", "seq-mean-token-sum")}
@@ -1588,6 +1640,7 @@ def test_the_option_under_which_a_difference_shows_is_named(run_sentinel, tree, 
     assert 'loss_agg_mode = "seq-mean-token-sum"' in answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [RIGHT, WRONG], ids=["right", "wrong"])
 def test_a_key_that_a_new_file_takes_over_is_compared(run_sentinel, tree, tmp_path, other):
     """The file with the old function is unchanged."""

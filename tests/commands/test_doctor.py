@@ -34,6 +34,7 @@ def checks(answer: Any) -> dict[str, dict[str, str]]:
     return {check["name"]: check for check in answer.json()}
 
 
+@pytest.mark.slow
 def test_doctor_reports_a_complete_installation(run_sentinel, mirrored, tmp_path):
     answer = run_sentinel("doctor", "--json")
     found = checks(answer)
@@ -61,6 +62,7 @@ def test_the_next_step_without_a_mirror_is_what_pypi_provides(run_sentinel):
     assert last.endswith("to check any commit, run `sentinel mirror add tiny` first")
 
 
+@pytest.mark.slow
 def test_doctor_reports_a_worker_that_does_not_start(run_sentinel, monkeypatch):
     monkeypatch.setattr(FakePreloader, "trouble", "it printed nothing")
     answer = run_sentinel("doctor")

@@ -64,6 +64,7 @@ def mirror(run_sentinel: Any, tmp_path: Path) -> Callable[[], None]:
     return made
 
 
+@pytest.mark.slow
 def test_a_hostile_head_spoils_only_its_own_result(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     fixed = git("show", f"{tiny.fixed}:{LOSSES}")
     pull(1, tiny.fixed, {LOSSES: f"{fixed}\n# said better\n"})
@@ -129,6 +130,7 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "said"),
     [
@@ -243,6 +245,7 @@ def test_each_of_six_hundred_heads_has_a_result(run_sentinel, tiny, git, pull, m
     assert answer.status == 1
 
 
+@pytest.mark.slow
 def test_heads_are_compared_again_only_when_a_deciding_part_has_changed(
     run_sentinel, tiny, git, pull, mirror, monkeypatch
 ):
@@ -313,6 +316,7 @@ def test_a_run_after_ctrl_c_continues(run_sentinel, tiny, git, pull, mirror, mon
     assert [json.loads(line).get("number") for line in file.read_text().splitlines()[1:4]] == [3, 2, 1]
 
 
+@pytest.mark.slow
 def test_heads_with_one_base_share_its_process(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     fixed, base = git("show", f"{tiny.fixed}:{LOSSES}"), tiny.fixed
     for number, name in enumerate(("lost", "found", "gone"), 1):  # different bases with the same code
@@ -364,6 +368,7 @@ def test_a_merge_base_that_a_shallow_mirror_lacks_is_reported(run_sentinel, tiny
     assert found["findings"][0].endswith(" have no common history in this mirror, which is shallow")
 
 
+@pytest.mark.slow
 def test_revisions_without_a_common_history_are_compared(run_sentinel, tiny, git, pull, mirror):
     sha = pull(1, "", {LOSSES: git("show", f"{tiny.buggy}:{LOSSES}")})
     mirror()

@@ -122,6 +122,7 @@ def test_refresh_decides_stale_entries_again(run_sentinel, recorded, changed, ev
     assert {line["date"] for line in lines} == {"2026-02-03"}
 
 
+@pytest.mark.slow
 def test_a_run_that_decides_nothing_leaves_entries_stale(run_sentinel, recorded, changed):
     """In this test, pytest does not know the target."""
     changed("-50.0", "-51.0")

@@ -30,6 +30,7 @@ def forge(evidence: Path, tiny: Any) -> Callable[[str, Change], Path]:
     return write
 
 
+@pytest.mark.slow
 def test_verify_accepts_genuine_evidence(run_sentinel, mirrored, evidence, tiny):
     answer = run_sentinel("verify", evidence, "--json")
     found = {Path(item["evidence"]).name: item for item in answer.json()}

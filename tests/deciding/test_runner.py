@@ -70,6 +70,7 @@ def test_agreeing_recipes_need_no_separate_process(tmp_path, catalog, warm_runs)
     assert alone == []
 
 
+@pytest.mark.slow
 def test_state_left_by_one_recipe_changes_no_verdict(tmp_path, catalog, warm_runs):
     recipes = [_calls("call_number", f"DEMO-CALLS-{number}") for number in range(5)]
     decisions, alone = _decide_together([*recipes, MASKED_TOKENS], tmp_path, catalog, warm_runs)
@@ -107,6 +108,7 @@ def test_a_missing_package_is_named_and_broken_code_is_not_excused(tmp_path, dec
     assert said in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_boundary_that_hangs_costs_its_timeout_once(tmp_path, catalog, warm_runs):
     """Other questions about it are not run; their decisions give the reason."""
     recipes = [_calls("wait", f"DEMO-WAITS-{number}") for number in range(3)]

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalka
 READ_ONLY = Error(errno.EROFS, GROWS | {"unlink", "rmdir", "chmod", "utime"})
 
 
+@pytest.mark.slow
 def test_a_read_only_cache_is_used(home, demo_repository):
     """Existing checkouts are used; making a new one fails with a message."""
     sha, other = demo_repository.commits["fixed"], demo_repository.commits["broken"]

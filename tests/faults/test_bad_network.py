@@ -108,6 +108,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorStore:
     return MirrorStore(Home(tmp_path / "home"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "way", "says"),
     [

@@ -94,6 +94,7 @@ def at_once(actions: Sequence[Callable[[], int]]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
 
+@pytest.mark.slow
 def test_many_runs_share_an_empty_cache(home, demo_repository):
     """Each process adds the mirror and opens two checkouts. Afterwards there is one of each."""
     refs = [f"git:{demo_repository.commits[name]}" for name in ("broken", "fixed")]
@@ -111,6 +112,7 @@ def test_many_runs_share_an_empty_cache(home, demo_repository):
     assert len(list(home.glob("mirrors/demo.git/objects/pack/*.pack"))) <= 1
 
 
+@pytest.mark.slow
 def test_pruning_during_runs_is_safe(home, fixed_tree, broken_tree):
     """An open checkout stays until its run ends, however often other processes prune."""
 

@@ -131,6 +131,7 @@ def test_a_run_survives_kills_and_full_disks(walked, here, decided, broken_tree,
     assert walked(Command(act, outcome, 8, whole=reports, refusals=RUN), here)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "room can be taken")
 def test_a_run_that_cannot_write_its_summary_shows_its_verdicts(here, decided, broken_tree):
     """Its decisions are shown all the same."""
@@ -153,6 +154,7 @@ def test_a_run_on_other_code_survives_kills_and_full_disks(walked, here, decided
     assert walked(replace(act, refusals=RUN), here)
 
 
+@pytest.mark.slow
 def test_updating_a_baseline_survives_kills_and_full_disks(walked, here, decided, broken_tree, fixed_tree):
     """One file is new, one stays, and one is removed because it is no longer decided."""
 
@@ -182,6 +184,7 @@ def test_a_new_recipe_survives_kills_and_full_disks(walked, here):
     assert walked(act, here)
 
 
+@pytest.mark.slow
 def test_saving_a_finding_survives_kills_and_full_disks(walked, here):
     def save() -> int:
         saving.save(here / "found", MASKED_TOKENS)
@@ -190,6 +193,7 @@ def test_saving_a_finding_survives_kills_and_full_disks(walked, here):
     assert walked(Command(save, lambda: listing(here)), here)
 
 
+@pytest.mark.slow
 def test_an_export_survives_kills_and_full_disks(walked, here, decided):
     """Files of an earlier export that are not in this one are removed."""
     sides = [Side(name, decision) for name, decision in zip(("base", "head"), decided.values())]

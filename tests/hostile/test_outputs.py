@@ -287,6 +287,7 @@ def test_the_output_of_a_run_is_escaped(run, recipes, pytester):
     assert foreign_markdown(summary) == []
 
 
+@pytest.mark.slow
 def test_the_pages_of_a_run_are_escaped(run, sentinel_says, pytester):
     pytest.importorskip("jinja2")
     clean(
@@ -311,6 +312,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
+@pytest.mark.slow
 def test_the_reports_of_a_run_are_escaped(run, head, sentinel_says, pytester):
     folder = pytester.path / "sentinel-reports"
     documents = [load(file) for file in folder.rglob("DEMO-*/*.json")]
@@ -357,6 +359,7 @@ def test_the_output_of_commands_is_escaped(sentinel_says, recipes, arguments):
     clean(sentinel_says(*arguments))
 
 
+@pytest.mark.slow
 def test_the_text_of_a_hostile_mirror_is_escaped(head, sentinel_says, warm_runs):
     """Commit subjects, branch names, and names that cannot be resolved."""
     clean(sentinel_says("mirror", "add", "demo", "--from", head.path))
@@ -368,6 +371,7 @@ def test_the_text_of_a_hostile_mirror_is_escaped(head, sentinel_says, warm_runs)
     clean(sentinel_says("report", "history", "DEMO-RAISES"))
 
 
+@pytest.mark.slow
 def test_exported_files_are_escaped(head, broken_tree, fixed_tree, sentinel_says, warm_runs, pytester):
     """The prose of a recipe never becomes code in Markdown or Python."""
     out = pytester.path / "export"
@@ -393,6 +397,7 @@ def searched(tmp_path: Path) -> Path:
     return tree
 
 
+@pytest.mark.slow
 def test_the_output_of_a_search_is_escaped(searched, sentinel_says, warm_runs, pytester):
     """On a terminal, as JSON, and as recipes."""
     search = ("discover", "demo", "--ref", f"path:{searched}", "--examples", "60", "--seed", "1", *OURS)
@@ -468,6 +473,7 @@ def decisions(decide: Decide, head: Repository, broken_tree: Path) -> list[Decis
     ]
 
 
+@pytest.mark.slow
 def test_every_field_of_evidence_is_escaped_in_every_report(decisions):
     """Evidence that does not match the schema is not shown."""
     seen = set()
@@ -495,6 +501,7 @@ def test_every_field_of_evidence_is_escaped_in_every_report(decisions):
     assert len(seen) > 60
 
 
+@pytest.mark.slow
 def test_every_field_of_a_decision_is_escaped(decisions):
     """Any field may come from a worker. JUnit and pytest show the text of :func:`explain`."""
     seen = set()

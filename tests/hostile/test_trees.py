@@ -173,6 +173,7 @@ def test_a_package_root_that_is_a_link_is_rejected(raw, code, mirrored, mode):
         mirrored()
 
 
+@pytest.mark.slow
 def test_chains_of_links_are_resolved_safely(raw, code, mirrored, move):
     """Long chains, cycles and detours: only links that end inside the tree are followed."""
     points = {f"chain{n:02}.py": f"chain{n + 1:02}.py" for n in range(60)}

@@ -96,6 +96,7 @@ def rejection_case(estimator: GroupAdvantage, mask: Array, scores: Array, group:
     return Case(inputs, observation)
 
 
+@pytest.mark.slow
 @given(masks(), st.data())
 def test_rejected_rows_in_group_statistics(mask, data):
     rows = len(mask)

@@ -111,6 +111,7 @@ def test_typed_literals_can_be_nested():
 _words = st.text("abcdefgh_", min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         _words.filter(lambda word: word[0].isalpha() and word != "difference"), min_size=2, unique=True, max_size=4

@@ -352,6 +352,7 @@ def test_a_folder_reports_the_errors_of_all_its_files(tmp_path):
     assert len(str(caught.value).splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_recipes_are_found_by_target_and_bug(tmp_path):
     write(tmp_path, "toy/TOY-1.yaml")
     write(tmp_path, "toy/TOY-2.yaml", GOOD.replace("TOY-1", "TOY-2"))
@@ -493,6 +494,7 @@ def _documents(draw):
     return document
 
 
+@pytest.mark.slow
 @given(_documents())
 def test_every_error_of_a_document_has_a_place(document):
     text = dump(document)
@@ -552,6 +554,7 @@ def test_there_is_a_template_for_each_contract():
         assert (document["bug_id"], document["contract"]) == ("1E5", name)
 
 
+@pytest.mark.slow
 def test_every_shipped_recipe_loads_and_lints():
     catalog = bundled_catalog()
     files = [path for folder in catalog.recipe_folders if folder.is_dir() for path in recipe_files(folder)]

@@ -160,6 +160,7 @@ def test_lists_have_their_own_conditions(condition, shown, plain):
     assert not met(when, plain)
 
 
+@pytest.mark.slow
 def test_the_scenario_of_each_shipped_recipe_triggers_its_own_bug():
     strays = []
     for recipe in find_recipes(CATALOG):

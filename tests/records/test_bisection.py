@@ -31,6 +31,7 @@ def write(history: History, *texts: str) -> None:
         history.commit({"tiny/__init__.py": "", "tiny/losses.py": text, "README": str(number)})
 
 
+@pytest.mark.slow
 def test_bisection_finds_the_introducing_commit_in_few_steps(history, find):
     write(history, *[FIXED] * 11, *[BUGGY] * 9)
     found = find(history.commits[0], "main")

@@ -31,6 +31,7 @@ def verdicts(record: dict[str, Any]) -> list[tuple[str, str, int]]:
     return [(run["verdict"], run["kind"], run["commits"]) for run in record["runs"]]
 
 
+@pytest.mark.slow
 def test_a_force_pushed_main_is_swept_again_without_probing_equal_code(history, swept):
     write(history, BUGGY, BUGGY, FIXED)
     assert verdicts(swept()) == [("reproduced", "", 2), ("fixed", "", 1)]
@@ -108,6 +109,7 @@ def test_crashing_code_is_probed_at_each_tree(history, swept):
     assert record["closures"] == 2
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_sweep_and_keeps_its_verdicts(history, swept, monkeypatch):
     write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
     written: list[int] = []
@@ -176,6 +178,7 @@ def test_a_partial_line_is_removed_before_the_next_one(left, tmp_path):
     assert [json.loads(line) for line in file.read_text().splitlines()] == [{"basis": {}}, {"number": 0}, {"number": 1}]
 
 
+@pytest.mark.slow
 def test_two_concurrent_sweeps_agree(history, ledger, tiny_catalog, swept):
     write(history, *(text + "\n" * number for number in range(4) for text in (BUGGY, FIXED)))
     book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))

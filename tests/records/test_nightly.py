@@ -49,6 +49,7 @@ def night(
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after", "what"), [(BUGGY, FIXED, "newly fixed"), (FIXED, BUGGY, "newly broken")])
 def test_a_new_or_fixed_bug_is_listed_with_its_commit(history, night, before, after, what):
     (change,) = night(before, before, before, after, after)

@@ -35,6 +35,7 @@ def test_development_builds_are_not_releases(history):
     assert [tag.name for tag in releases(history.path / ".git")] == ["v0.4.0", "v0.5.0.post1", "v0.5.0rc1"]
 
 
+@pytest.mark.slow
 def test_a_bug_that_appears_twice_has_two_lifetimes(history, swept):
     texts = (FIXED, BUGGY, BUGGY + "\n", FIXED, BUGGY, CHANGED)
     for number, text in enumerate(texts):
@@ -57,6 +58,7 @@ def test_a_bug_that_appears_twice_has_two_lifetimes(history, swept):
     assert record["changes"][0]["commit"]["sha"] == history.commits[1]
 
 
+@pytest.mark.slow
 def test_each_distinct_closure_is_probed_once(history, swept):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY})
     for number in range(4):
@@ -85,6 +87,7 @@ def test_undecided_ranges_are_shown_and_not_bridged(history, swept):
     assert "has no tiny.losses.agg_loss" in record["runs"][1]["reason"]
 
 
+@pytest.mark.slow
 def test_moved_package_roots_and_modules_are_followed(history, swept, brute_force):
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
     history.commit({"tiny/losses.py": None, "tiny/losses/__init__.py": INDIRECT, "tiny/inner.py": FIXED})
@@ -136,6 +139,7 @@ def test_a_sweep_works_with_a_tiny_cache(history, swept, monkeypatch):
     assert (verdicts(record), record["closures"]) == ([("reproduced", "", 2), ("fixed", "", 1)], 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", few({f"seed {seed}": seed for seed in range(6)}))
 def test_a_sweep_of_a_random_history_equals_brute_force(history, swept, brute_force, seed):
     _write_history(history, random.Random(seed))
@@ -252,6 +256,7 @@ def test_a_branch_verdict_holds_only_for_the_same_package_files(history, swept):
     assert len(record["runs"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement", ["from tiny.deep import late", "import importlib; importlib.import_module('tiny.deep.late')"]
 )

@@ -200,6 +200,7 @@ def documented() -> dict[str, str]:
     return {**action["with"], "sentinel-target": "demo"}
 
 
+@pytest.mark.slow
 def test_the_documented_workflow_fails_for_a_bug_and_names_it(pull_request, tmp_path):
     same = guard(pull_request, **documented())
     assert same.returncode == 0, same.stdout + same.stderr
@@ -232,6 +233,7 @@ def test_the_action_passes_for_a_fix_and_warns_when_nothing_was_examined(pull_re
     assert "better: demo_rl.losses.agg_loss" in better.stdout
 
 
+@pytest.mark.slow
 def test_a_heads_configuration_is_not_used(pull_request, tmp_path):
     """The head's own configuration files of pytest and Sentinel have no effect."""
     attack = f"open({str(tmp_path / 'ran')!r}, 'w')\n"

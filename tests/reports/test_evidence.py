@@ -145,6 +145,7 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=20)
 NESTED = st.recursive(PLAIN, lambda x: st.lists(x) | st.dictionaries(st.text(max_size=5), x), max_leaves=8)
 
 
+@pytest.mark.slow
 @given(NESTED)
 def test_any_plain_value_is_kept(decide, recipe, value):
     text = dumps(evidence(decide(recipe=recipe(document={"x": value}))))

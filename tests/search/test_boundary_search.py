@@ -40,6 +40,7 @@ def test_a_right_function_gives_no_finding(open_toys):
     assert outcome.sample is not None
 
 
+@pytest.mark.slow
 def test_a_violation_is_found_shrunk_and_confirmed(open_toys):
     _, outcome = searched(open_toys, "unmasked")
     (finding,) = outcome.findings
@@ -97,6 +98,7 @@ def test_a_known_scenario_may_have_an_option_that_this_version_lacks(open_toys):
     assert outcome.findings
 
 
+@pytest.mark.slow
 def test_a_missing_twin_affects_only_its_law(open_toys, toys):
     open_target, found = open_toys("unmasked")
     subject = found["unmasked"]
@@ -144,6 +146,7 @@ def test_a_finding_names_each_recipe_whose_scenario_shows_it(open_toys):
     assert [item.examples for item in outcome.findings] == [("FIRST", "SECOND")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("further", [False, True])
 def test_further_symptoms_of_a_law_need_not_be_shrunk(further, open_toys, monkeypatch):
     shrunk: list[str] = []
@@ -257,6 +260,7 @@ def test_an_input_that_a_revision_lacks_is_not_drawn(open_toys):
     assert (offset.choices, offset.knob) == ((), False)
 
 
+@pytest.mark.slow
 def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
     """No session calls it again; other boundaries are searched."""
     open_target, found = open_toys("hangs", "right", timeout=2.0)
@@ -272,6 +276,7 @@ def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
     assert [outcome.judged for outcome in search.outcomes.values()] == [10]
 
 
+@pytest.mark.slow
 def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
     """If ranks deadlock in some scenarios, the law's success on the others is not enough."""
     open_target, found = open_toys("whitens")

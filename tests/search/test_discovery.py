@@ -44,6 +44,7 @@ def names(progress: Discovery) -> list[str]:
     return [finding.subject.boundary.rpartition(".")[2] for finding in progress.findings]
 
 
+@pytest.mark.slow
 def test_every_boundary_is_searched_in_turn(open_toys):
     open_target, found = open_toys("right", "rough", "unmasked")
     progress = discover(open_target, found, examples=60)
@@ -64,6 +65,7 @@ def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_toys, monkeypatch):
     assert [finding.trial.variants for finding in counted.findings] == [f.trial.variants for f in timed.findings]
 
 
+@pytest.mark.slow
 def test_a_session_works_after_an_interrupted_call(open_toys, monkeypatch):
     """The late answer is not taken for the answer to the next call."""
     open_target, found = open_toys("unmasked")
@@ -82,6 +84,7 @@ def test_a_session_works_after_an_interrupted_call(open_toys, monkeypatch):
     assert [item.observed for item in again.violations] == [item.observed for item in finding.trial.violations]
 
 
+@pytest.mark.slow
 def test_stored_findings_are_tried_first(open_toys, tmp_path):
     open_target, found = open_toys("unmasked")
     memory = Memory(tmp_path / "found")
@@ -92,6 +95,7 @@ def test_stored_findings_are_tried_first(open_toys, tmp_path):
     assert again.trial.variants == first.trial.variants
 
 
+@pytest.mark.slow
 def test_a_fixed_finding_is_removed(open_toys, tmp_path):
     memory = Memory(tmp_path / "found")
     open_target, found = open_toys("unmasked")
@@ -116,6 +120,7 @@ NARROWER: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_stored_scenario_that_is_no_longer_accepted_is_removed(open_toys, tmp_path):
     open_target, found = open_toys("unmasked")
     discover(open_target, found, Memory(tmp_path / "found"), examples=30)
@@ -147,6 +152,7 @@ def test_a_boundary_without_a_turn_was_not_searched(open_toys):
     ]
 
 
+@pytest.mark.slow
 def test_a_caller_that_breaks_the_same_law_is_named_with_it(open_toys):
     open_target, found = open_toys("calls_unmasked", "unmasked", "right")
     progress = discover(open_target, found, examples=120)
@@ -156,6 +162,7 @@ def test_a_caller_that_breaks_the_same_law_is_named_with_it(open_toys):
     assert one.also == ("pkg.toys.calls_unmasked",)
 
 
+@pytest.mark.slow
 def test_a_stale_dialect_is_reported(open_toys, monkeypatch):
     monkeypatch.setattr("sentinel.search.discovery.stale_dialects", partial(stale_dialects, chances=30))
     open_target, found = open_toys("meant", "stale")
@@ -163,6 +170,7 @@ def test_a_stale_dialect_is_reported(open_toys, monkeypatch):
     assert [subject.boundary for subject, _ in progress.stale] == ["pkg.toys.stale"]
 
 
+@pytest.mark.slow
 def test_a_saved_finding_is_a_complete_recipe(open_toys, runners, toys, tmp_path):
     open_target, found = open_toys("unmasked")
     (finding,) = discover(open_target, found, examples=30).findings

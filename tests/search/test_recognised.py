@@ -124,17 +124,20 @@ def told(open_toys: Any, runners: Any, toys: Any, tmp_path: Path) -> Any:
 MASKED = {"when": {"values": "non-zero where masked"}}
 
 
+@pytest.mark.slow
 def test_a_triggered_bug_explains_a_law_that_holds_otherwise(told):
     [(known, mask)] = told([3.0], MASKED)
     assert known == ("TOYS-UNMASKED",)
     assert any(0 in row for row in mask)
 
 
+@pytest.mark.slow
 def test_a_changed_bug_or_one_without_a_trigger_explains_nothing(told):
     assert [known for known, _ in told([7.0], MASKED)] == [()]
     assert [known for known, _ in told([3.0], {})] == [()]
 
 
+@pytest.mark.slow
 def test_a_violation_without_the_trigger_is_another_finding(told):
     """The known bug's scenario comes first, and would hide that the law is broken in another one."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (2 if len(values) > 2 else 1)")
@@ -143,6 +146,7 @@ def test_a_violation_without_the_trigger_is_another_finding(told):
     assert all(0 not in row for row in mask)
 
 
+@pytest.mark.slow
 def test_a_bug_that_explains_every_key_that_a_law_compares_leaves_the_law_undecided(told):
     """The law compares only the sums, so no scenario could show another bug."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (2 if len(values) > 2 else 1)")
@@ -151,6 +155,7 @@ def test_a_bug_that_explains_every_key_that_a_law_compares_leaves_the_law_undeci
     assert told.hidden == ["it explains every key that the law compares, where another bug could hide"]
 
 
+@pytest.mark.slow
 def test_a_violation_explained_by_another_known_bug_is_not_a_finding(told):
     """It causes NaN, which the first finding has not. Only a second search shows that it is known."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (float('nan') if scale > 1 else 1)")

@@ -130,6 +130,7 @@ def partly(loss_mat, **kwargs):
 """
 
 
+@pytest.mark.slow
 def test_a_member_with_kwargs_gets_the_arguments_of_the_bound_one(pytester, warm_runs, tmp_path):
     tree = copy_demo(tmp_path / "tree", "fixed")
     (tree / "demo_rl" / "more.py").write_text(FORWARDING)
@@ -167,6 +168,7 @@ def test_a_dialect_applies_to_some_revisions(tmp_path):
     assert everywhere == REVISIONS  # without a revision, all are listed
 
 
+@pytest.mark.slow
 def test_a_function_registered_by_a_head_is_searched(pytester, warm_runs, tmp_path):
     tree = copy_demo(tmp_path / "tree", "fixed")
     (tree / "demo_rl" / "more.py").write_text(ADDED)

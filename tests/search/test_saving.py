@@ -22,6 +22,7 @@ def found(open_toys: OpenToys, name: str) -> tuple[Any, Finding]:
     return open_target, outcome.findings[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unmasked", "leaking"])
 def test_a_saved_recipe_distinguishes_fixed_from_broken_code(name, open_toys, runners, toys, tmp_path):
     open_target, finding = found(open_toys, name)
@@ -32,6 +33,7 @@ def test_a_saved_recipe_distinguishes_fixed_from_broken_code(name, open_toys, ru
     assert runners[-1].decide(Job(recipe, mended.ref)).verdict.name == "fixed"
 
 
+@pytest.mark.slow
 def test_a_scenario_that_the_current_code_passes_is_not_saved(open_toys, toys):
     open_target, finding = found(open_toys, "leaking")
     told: Any = SimpleNamespace(decide=lambda job: SimpleNamespace(verdict=SimpleNamespace(name="fixed", reason="so")))
@@ -41,6 +43,7 @@ def test_a_scenario_that_the_current_code_passes_is_not_saved(open_toys, toys):
         decisive_document(finding, open_target, told, toys)
 
 
+@pytest.mark.slow
 def test_a_scenario_that_no_output_can_satisfy_is_not_saved(open_toys, runners, toys):
     open_target, finding = found(open_toys, "leaking")
     stubborn = finding.__class__(

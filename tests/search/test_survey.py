@@ -38,6 +38,7 @@ def test_the_number_of_searchers_does_not_change_the_result(catalog, runner, bro
     assert {verdict.name for _, verdict, _ in told[0]} >= {"reproduced", "fixed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen_before", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_a_recorded_violation_is_always_found_again(seen_before, catalog, runner, broken_tree, tmp_path, monkeypatch):
     survey = Survey(catalog, runner, "quick")
@@ -58,6 +59,7 @@ def test_a_recorded_violation_is_always_found_again(seen_before, catalog, runner
     again.close()
 
 
+@pytest.mark.slow
 def test_a_law_requested_after_the_search_is_decided_too(catalog, runner, fixed_tree):
     first, second = jobs_of(catalog, fixed_tree)[:2]
     assert first.boundary == second.boundary

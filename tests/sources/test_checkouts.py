@@ -94,6 +94,7 @@ def test_large_files_are_left_out(store, target, with_large_files, git):
     assert checkouts.files(made)["fake/asset.bin"] == git(with_large_files, "rev-parse", "main:fake/asset.bin")
 
 
+@pytest.mark.slow
 def test_a_missing_source_file_is_fetched(store, home, target, with_large_files):
     store.add(target)
     said: list[str] = []

@@ -45,6 +45,7 @@ def _wheel(index: Path, version: str, more: dict[str, bytes] | None = None, pyth
     return path
 
 
+@pytest.mark.slow
 def test_a_release_is_downloaded_and_unpacked(store, target, index, upstream):
     wheel = _wheel(index, "1.2.0")
     made = open_checkout(target, Ref.parse("pypi:1.2.0"), store=store)
@@ -58,6 +59,7 @@ def test_a_release_is_downloaded_and_unpacked(store, target, index, upstream):
     assert open_checkout(target, Ref.parse("git:main"), store=store).tree == made.tree, "the same files"
 
 
+@pytest.mark.slow
 def test_a_second_run_needs_no_index(store, target, index):
     wheel = _wheel(index, "1.2.0")
     made = open_checkout(target, Ref.parse("pypi:1.2.0"), store=store)
@@ -67,6 +69,7 @@ def test_a_second_run_needs_no_index(store, target, index):
     assert open_checkout(target, Ref.parse("pypi:1.2.0"), store=store) == made, "from the wheel that was kept"
 
 
+@pytest.mark.slow
 def test_latest_does_not_depend_on_the_interpreter(store, target, index):
     _wheel(index, "1.2.0")
     _wheel(index, "1.10.0", python=">=3.99")
@@ -81,6 +84,7 @@ def test_latest_does_not_depend_on_the_interpreter(store, target, index):
     assert messages == ["looking for a newer fake-dist"], "nothing says that it is downloaded a second time"
 
 
+@pytest.mark.slow
 def test_an_unavailable_release_is_reported(store, target, index, monkeypatch):
     _wheel(index, "1.2.0")
     with pytest.raises(
@@ -95,6 +99,7 @@ def test_an_unavailable_release_is_reported(store, target, index, monkeypatch):
         open_checkout(Target("fake", "", target.roots), Ref.parse("pypi:1"), store=store)
 
 
+@pytest.mark.slow
 def test_a_release_without_a_network_is_an_error(store, target, index, monkeypatch):
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
@@ -112,6 +117,7 @@ def test_a_missing_pip_is_reported(store, target, index, tmp_path, monkeypatch):
         open_checkout(target, Ref.parse("pypi:1.0"), store=store)
 
 
+@pytest.mark.slow
 def test_a_wheel_without_the_package_is_rejected(store, target, index):
     _wheel(index, "1.0")
     other = Target("fake", "", (PackageRoot("other"),), pypi="fake-dist")
@@ -119,6 +125,7 @@ def test_a_wheel_without_the_package_is_rejected(store, target, index):
         open_checkout(other, Ref.parse("pypi:1.0"), store=store)
 
 
+@pytest.mark.slow
 def test_a_damaged_cached_wheel_is_reported(store, target, index):
     _wheel(index, "1.0")
     kept = store.home.wheels / "fake-dist" / "fake_dist-1.0-py3-none-any.whl"
@@ -129,6 +136,7 @@ def test_a_damaged_cached_wheel_is_reported(store, target, index):
     assert open_checkout(target, Ref.parse("pypi:1.0"), store=store).version == "1.0"
 
 
+@pytest.mark.slow
 def test_a_large_asset_is_left_out(store, target, index):
     _wheel(index, "1.0", {"fake/asset.bin": bytes(2 << 20), "fake/table.json": b" " * (2 << 20)})
     made = open_checkout(target, Ref.parse("pypi:1.0"), store=store)

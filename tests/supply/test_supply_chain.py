@@ -25,6 +25,7 @@ _PINNED = re.compile(r"[\w./-]+@[0-9a-f]{40}")
 _VERSION = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_readmes_figures_equal_the_commands_output():
     figures = runpy.run_path(str(ROOT / "benchmarks" / "figures.py"))
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -161,6 +162,7 @@ def _built(folder: Path) -> Path:
     return wheel
 
 
+@pytest.mark.slow
 def test_building_the_wheel_twice_gives_equal_bytes(tmp_path):
     pytest.importorskip("hatchling", reason="the extra `supply` is not installed")
     before = os.umask(0o077)

@@ -30,6 +30,7 @@ def of(inner, bound="1 - eps, 1 + high"):
 NAMES = {"eps_clip_low": "eps", "eps_clip_high": "high"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("f", "cause"),
     [
@@ -90,6 +91,7 @@ def scaled_log_probs(logits, labels, temperature=1.0):
     return torch.log_softmax(logits * temperature, -1).gather(-1, labels[..., None]).squeeze(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("f", "contract", "options", "cause"),
     [
@@ -105,6 +107,7 @@ def test_slips_are_named_together_with_another_setting(f, contract, options, cau
     assert cause in " ".join(str(check_function(f, contract, examples=60, **options)).split())
 
 
+@pytest.mark.slow
 def test_a_setting_that_explains_nothing_is_refuted_by_a_few_calls():
     """A search of all laws calls the function about 300 times, and each side of the padding would be such a search."""
     calls = 0
@@ -121,6 +124,7 @@ def test_a_setting_that_explains_nothing_is_refuted_by_a_few_calls():
     assert calls < 800
 
 
+@pytest.mark.slow
 def test_per_response_advantages_and_a_kl_penalty_need_only_options():
     report = check_function(grpo, "policy_loss", examples=40, shapes={"advantages": "batch"}, **PPO)
     assert report.broken == ["finite_in_finite_out"], str(report)
@@ -145,6 +149,7 @@ def with_terms(logps, old_logps, adv, mask, entropy, kl, eps=0.2, beta=0.04, ent
 TERMS = {"examples": 60, "dialects": {"log_ratio_clamp": 20.0}, **PPO}
 
 
+@pytest.mark.slow
 def test_a_loss_may_have_further_terms():
     report = check_function(with_terms, "policy_loss", **TERMS)
     assert report.ok, str(report)
@@ -159,6 +164,7 @@ def test_a_loss_may_have_further_terms():
     assert check_function(fixed, "policy_loss", entropy_coef=0.003, **TERMS).ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "cause"),
     [
@@ -186,6 +192,7 @@ def truncated(logps, old_logps, rollout_logps, adv, mask, eps=0.2, cap=2.0):
     return torch.where(keep, losses, 0.0).sum() / keep.sum().clamp(min=1)
 
 
+@pytest.mark.slow
 def test_rollout_log_probs_and_the_cap_of_their_weights_are_drawn():
     report = check_function(truncated, "policy_loss", **TERMS)
     assert report.ok, str(report)
@@ -198,6 +205,7 @@ def test_rollout_log_probs_and_the_cap_of_their_weights_are_drawn():
     assert "the_oracle_agrees" in check_function(uncapped, "policy_loss", **TERMS).broken
 
 
+@pytest.mark.slow
 def test_per_response_rewards_are_spread_over_tokens():
     def centred(scores, mask, num_generations):
         groups = scores.view(-1, num_generations)
@@ -259,6 +267,7 @@ def test_the_coefficient_of_another_algorithm_is_not_matched():
         Check("policy_loss", algorithm="grpo")
 
 
+@pytest.mark.slow
 def test_inputs_that_call_never_reads_are_named():
     def loss(logps, old, adv, mask, low=0.2, high=0.2):
         return of("min")(logps, old, adv, mask, low, high)
@@ -283,6 +292,7 @@ def rollout_loss(rollout):
     return of("max")(rollout.lp, rollout.old, rollout.adv, rollout.mask, 0.2, 0.2)
 
 
+@pytest.mark.slow
 def test_the_code_of_a_failure_makes_objects_with_fields():
     def call(f, x):
         return f(Rollout(x.log_probs, x.old_log_probs, x.advantages, x.response_mask))
@@ -295,6 +305,7 @@ def test_the_code_of_a_failure_makes_objects_with_fields():
     assert float(names["result"]) == pytest.approx(float(text.partition("observed ")[2].partition(",")[0]))
 
 
+@pytest.mark.slow
 def test_an_error_in_a_call_names_its_place():
     with pytest.raises(
         TypeError, match=r"call= \(test_causes.py:\d+\) raised AttributeError: unknown input 'logprobs'"
@@ -320,6 +331,7 @@ def test_an_error_in_a_call_names_its_place():
     assert any("computed NaN or infinity and passed it to grpo" in text for text in texts), texts
 
 
+@pytest.mark.slow
 def test_a_failure_says_why_a_law_judged_few_scenarios():
     report = check_function(of("min"), "policy_loss", names=NAMES, examples=60, **PPO)
     text = " ".join(report.laws["masked_values_have_no_influence"].text.split())

@@ -15,6 +15,7 @@ NOT_NAMED = {"anywhere in the response"}
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.correct.__name__)
 def test_a_correct_function_passes_and_its_bugs_are_named(kind, device, monkeypatch):
@@ -55,6 +56,7 @@ def gae_of_bools(rewards, values, terminated, truncated, gamma, lam):
     return gae_of_episodes(rewards, values, (terminated & ~truncated).to(rewards), 0.0, gamma, lam)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [{}, {"dones": "tokens"}], ids=["rows", "one stream"])
 def test_ends_of_episodes_replace_a_mask(form):
     for f in (gae_of_episodes, gae_of_starts, gae_of_bools):

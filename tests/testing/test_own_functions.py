@@ -97,11 +97,13 @@ def test_any_callable_can_be_checked(f, options):
     assert report.laws["the_oracle_agrees"].judged == 4
 
 
+@pytest.mark.slow
 def test_a_compiled_function_can_be_checked():
     # Not a parameter of the test above: torch.compile takes two seconds, in each process that collects.
     test_any_callable_can_be_checked(torch.compile(loss, backend="eager"), {})
 
 
+@pytest.mark.slow
 def test_a_choice_whose_definition_overflows_explains_no_difference():
     """The function clamps a log ratio of 90 at 80. Some of the choices that are tried as the reason overflow there."""
 
@@ -230,6 +232,7 @@ def test_groups_and_lengths_have_the_form_that_the_function_takes(annotation, fo
     assert check(grouped, "reward_normalisation", std_level=None).ok
 
 
+@pytest.mark.slow
 def test_the_failure_fits_on_a_screen_and_its_code_repeats_it():
     report = check(wrong, examples=30)
     text = report.laws["padding_is_invisible"].text
@@ -250,6 +253,7 @@ def test_the_failure_fits_on_a_screen_and_its_code_repeats_it():
     assert "It agrees with" not in text  # with another mode, which was chosen
 
 
+@pytest.mark.slow
 def test_a_declared_alternative_is_suggested():
     def normalise(scores, uids):
         result = torch.zeros_like(scores)
@@ -271,6 +275,7 @@ def test_a_declared_alternative_is_suggested():
     )
 
 
+@pytest.mark.slow
 def test_a_parameter_that_keeps_its_default_is_named_and_its_value_is_tried():
     def wide(logps, old_logps, adv, mask, reach=0.28):
         return loss(logps, old_logps, adv, mask, reach)
@@ -280,6 +285,7 @@ def test_a_parameter_that_keeps_its_default_is_named_and_its_value_is_tried():
     assert "It agrees with eps_clip_low=0.28, eps_clip_high=0.28" in text
 
 
+@pytest.mark.slow
 def test_names_of_parameters_replace_those_of_inputs_once():
     class Critic(torch.nn.Module):
         clip = 0.2
@@ -307,6 +313,7 @@ def test_a_function_that_returns_nothing_does_not_pass():
     assert str(report).count("returns None") == 1
 
 
+@pytest.mark.slow
 def test_an_edge_case_is_one_failure_and_can_be_expected():
     def plain(logps, old_logps, adv, mask, eps=0.2):
         ratio = torch.exp(torch.where(mask.bool(), logps - old_logps, 0.0).clamp(-20, 20))
@@ -349,6 +356,7 @@ def test_a_function_that_sometimes_raises_is_reported():
     assert padding.text.startswith("every call raised: AssertionError: padding is not supported")
 
 
+@pytest.mark.slow
 def test_defaults_and_dtypes_that_were_not_tried_are_named():
     report = check(loss)
     assert "these defaults of the function were not tried: eps=0.2. To try the default: names=" in str(report)
@@ -375,6 +383,7 @@ def test_global_state_is_restored():
     assert after[2:] == before[2:]
 
 
+@pytest.mark.slow
 def test_a_failure_is_kept_and_tried_first_and_the_seed_determines_the_scenarios():
     from hypothesis import settings
     from hypothesis.database import InMemoryExampleDatabase
@@ -426,6 +435,7 @@ def test_fixture(check, made):
 """
 
 
+@pytest.mark.slow
 def test_each_law_is_a_test_of_plain_pytest(pytester):
     pytester.makepyfile(TEST)
     result = pytester.runpytest("-rA", "-p", "no:cacheprovider")
@@ -458,6 +468,7 @@ def test_aggregate(check):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-q",), ("-n", "2", "-q"), ("-p", "no:terminal"), ("-W", "error")])
 def test_the_summary_states_once_what_a_passing_test_tried(pytester, arguments):
     """Every test passes, but no scenario has more than a few tokens and none has another loss_type."""
@@ -476,6 +487,7 @@ def test_the_summary_states_once_what_a_passing_test_tried(pytester, arguments):
         assert f"not tried: more than {sizes[1]} rows or {sizes[2]} tokens, float16 (pass dtypes=()), values" in line
 
 
+@pytest.mark.slow
 def test_checks_run_under_xdist(pytester):
     pytester.makepyfile(TEST)
     result = pytester.runpytest_subprocess("-n", "2", "-k", "test_right and (padding or oracle)")
@@ -483,6 +495,7 @@ def test_checks_run_under_xdist(pytester):
     result.assert_outcomes(passed=2)
 
 
+@pytest.mark.slow
 def test_checks_run_under_unittest_and_in_a_script():
     class TestLoss(unittest.TestCase):
         @parametrize_with_laws(wrong, "policy_loss", examples=5, **PPO)
@@ -528,6 +541,7 @@ def test_the_two_lines_of_a_contract_can_be_bound(contract):
     assert set(inspect.signature(names["f"]).parameters) >= set(bound.names.values()) - {"group"}
 
 
+@pytest.mark.slow
 def test_a_test_that_does_not_call_its_check_fails(pytester):
     pytester.makepyfile(
         """
@@ -553,6 +567,7 @@ def test_a_test_that_does_not_call_its_check_fails(pytester):
     result.stdout.fnmatch_lines(["*LawBroken: the test did not call the check of *: write check()"])
 
 
+@pytest.mark.slow
 def test_a_call_that_never_calls_the_function_fails():
     options = {"statistic": "mean", "call": lambda f, x: (x.values * x.response_mask).sum() / x.response_mask.sum()}
     with pytest.raises(LawBroken, match="call= never calls <lambda>, so the function was not examined"):
@@ -589,6 +604,7 @@ def loss_of_each_action(logps, old_logps, adv, mask, eps=0.2):
 CHUNKED = {"actions_per_step": 2, "examples": 30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("f", "ratio"), [(joint_loss, "joint"), (loss_of_each_action, "sum")])
 def test_log_probs_of_action_chunks_are_supported(f, ratio):
     report = check(f, **CHUNKED, dialects={"log_ratio_clamp": 20.0, "action_ratio": ratio})
@@ -600,6 +616,7 @@ def test_log_probs_of_action_chunks_are_supported(f, ratio):
     assert "the_oracle_agrees" in wrong.broken
 
 
+@pytest.mark.slow
 def test_a_masked_chunk_that_leaks_is_named():
     def leaking(logps, old_logps, adv, mask, eps=0.2):
         ratio = torch.exp((logps - old_logps).sum(-1).clamp(-20, 20))
@@ -631,6 +648,7 @@ def test_tensors_are_on_the_requested_device(monkeypatch):
     assert set(made) == {"cpu:0"}
 
 
+@pytest.mark.slow
 def test_a_failure_of_several_calls_shows_them_all():
     def own_count(logps, old_logps, adv, mask, batch_num_tokens, eps=0.2):
         return loss(logps, old_logps, adv, mask, eps)

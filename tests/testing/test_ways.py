@@ -51,6 +51,7 @@ def advised(message, word):
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("f", "contract", "options", "keys"),
     [
@@ -71,6 +72,7 @@ def test_advice_for_an_input_without_a_parameter_was_tried(f, contract, options,
     assert report.laws["the_oracle_agrees"].judged == EXAMPLES
 
 
+@pytest.mark.slow
 def test_a_wrong_function_gets_no_advice_as_if_it_agreed():
     with pytest.raises(TypeError) as error:
         check_function(wrong_dpo, "preference_loss", loss_type="sigmoid")
@@ -86,6 +88,7 @@ def test_a_function_of_an_object_gets_the_advice_to_use_an_adapter_function():
         check_function(lambda batch: batch["losses"].mean(), "loss_aggregation", mode="token-mean")
 
 
+@pytest.mark.slow
 def test_inputs_without_their_mask_that_are_taken_as_tokens_lead_to_advice_about_shapes():
     no_masks = {"chosen_mask": None, "rejected_mask": None}
     report = check_function(dpo, "preference_loss", loss_type="sigmoid", names=no_masks, examples=EXAMPLES)
@@ -100,6 +103,7 @@ def smoothed_dpo(chosen_logps, rejected_logps, ref_chosen_logps, ref_rejected_lo
     return -((1 - label_smoothing) * F.logsigmoid(margin) + label_smoothing * F.logsigmoid(-margin)).mean()
 
 
+@pytest.mark.slow
 def test_label_smoothing_of_a_preference_loss_is_checked():
     def wrong(chosen_logps, rejected_logps, ref_chosen_logps, ref_rejected_logps, beta, label_smoothing):
         given = (chosen_logps, rejected_logps, ref_chosen_logps, ref_rejected_logps, beta)
@@ -120,6 +124,7 @@ def test_label_smoothing_of_a_preference_loss_is_checked():
 # -- dialects ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_law_that_the_chosen_definition_itself_breaks_is_no_alarm():
     """A mean over all rows changes if a row without tokens is removed."""
     report = check_function(
@@ -147,6 +152,7 @@ def test_a_law_that_the_chosen_definition_itself_breaks_is_no_alarm():
     assert "masked_values_have_no_influence" in report.broken
 
 
+@pytest.mark.slow
 def test_advice_says_what_stays_broken():
     def f(losses, mask):
         return ((losses * mask).sum(-1) / mask.sum(-1).clamp(min=1)).mean()
@@ -159,6 +165,7 @@ def test_advice_says_what_stays_broken():
 # -- NaN and infinity on masked tokens ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_zero_divided_by_zero_does_not_hide_an_infinity_below_the_mask():
     """Both slips give NaN: 0 / 0 without tokens, and 0 times an infinity on a masked token."""
 
@@ -174,6 +181,7 @@ def test_zero_divided_by_zero_does_not_hide_an_infinity_below_the_mask():
     assert check_function(kept, "loss_aggregation", mode="token-mean").broken == ["finite_in_finite_out"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["chosen", "rejected"])
 def test_an_infinity_below_the_mask_of_either_response_is_reported(side):
     def f(chosen_logps, rejected_logps, ref_chosen_logps, ref_rejected_logps, chosen_mask, rejected_mask, beta):
@@ -233,6 +241,7 @@ def whitened_gae(rewards, values, mask, gamma, lam):
     return torch.where(mask.bool(), (advantages - valid.mean()) * torch.rsqrt(deviation + 1e-8), 0.0), returns
 
 
+@pytest.mark.slow
 def test_a_function_for_padding_at_the_end_gets_the_option_that_says_so():
     report = check_function(gae, "generalised_advantage")
     text = report.laws["the_oracle_agrees"].text
@@ -247,12 +256,14 @@ def test_a_function_for_padding_at_the_end_gets_the_option_that_says_so():
     assert "the_oracle_agrees" in report.broken
 
 
+@pytest.mark.slow
 def test_padding_is_not_offered_if_it_explains_nothing():
     text = str(check_function(halved_gae, "generalised_advantage"))
     assert "breaks the_oracle_agrees" in text
     assert "It holds if masks" not in text
 
 
+@pytest.mark.slow
 def test_padding_is_offered_together_with_another_setting():
     text = check_function(whitened_gae, "generalised_advantage").laws["the_oracle_agrees"].text
     advice = eval(re.search(r"pass dialects=(\{.*?\})", text)[1])
@@ -296,6 +307,7 @@ def of_batch_deviation(rewards, mask, group_ids, eps=1e-6):
     return (centred / (scores.std() + eps))[:, None] * mask
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [None, lambda f, x: f(x.token_level_rewards, x.response_mask, x.group, x.epsilon)])
 def test_an_algorithm_that_the_reference_needs_is_asked_for(call):
     with pytest.raises(TypeError, match=r"Pass estimator=…; choose one of 'grpo', 'rloo'"):
@@ -306,6 +318,7 @@ def test_an_algorithm_that_the_reference_needs_is_asked_for(call):
         check_function(lambda rewards, mask, uids, reward_baselines: rewards, "group_advantage")
 
 
+@pytest.mark.slow
 def test_every_definition_that_can_be_chosen_has_a_reference():
     """If an option that the reference needs is left out, nothing is compared with the reference."""
     silent = set()
@@ -343,6 +356,7 @@ def test_an_option_with_described_values_can_be_chosen():
 # -- the defaults of the function --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_advice_about_a_default_tries_the_default():
     def clipped(values, old_values, returns, mask, cliprange=0.7):
         keep = mask.bool()
@@ -374,6 +388,7 @@ def of_groups(token_level_rewards, response_mask, index, epsilon=1e-6):
     return torch.stack(result)[:, None] * response_mask
 
 
+@pytest.mark.slow
 def test_settings_that_only_explain_all_scenarios_together_are_named_together():
     report = check_function(of_groups, "group_advantage", estimator="grpo", examples=60)
     text = report.laws["the_oracle_agrees"].text

@@ -61,6 +61,7 @@ def test_verls_composed_configuration_equals_verls_own(name):
     assert ours == flattened(read_mapping(folder / f"{GENERATED[name]}.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_search_path_is_found_in_the_copy(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

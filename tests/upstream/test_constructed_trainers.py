@@ -74,6 +74,7 @@ def observed(code: Bound, boundary: str, form: str = "") -> tuple[dict, set[str]
     return trial.case.observation[""], {item.key for item in trial.violations}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "boundary",
     [

@@ -307,6 +307,7 @@ def decide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decide]:
     yield from deciding(TWINS, tmp_path_factory.mktemp("twins"), pull=1811)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug_id", few({bug: bug for bug in BY_TWIN}))
 def test_a_broken_twin_gives_the_other_verdict(decide, bug_id):
     """Another test decides the pin."""

@@ -81,6 +81,7 @@ def test_committed_evidence_is_about_pins_and_watched_refs():
     assert {parts for parts in strangers if parts[1] != "laws"} == set()
 
 
+@pytest.mark.slow
 def test_no_text_ends_before_the_number_of_a_pull_request():
     """YAML reads the rest of a line as a comment from `` #`` on, unless the text is quoted."""
     cut = []
@@ -130,6 +131,7 @@ def test_bugs_fixed_nowhere_are_fixed_in_the_oracle(bug_id, consulted):
         assert verdict.name == "fixed", comparisons
 
 
+@pytest.mark.slow
 def test_a_second_run_writes_the_same_bytes():
     """One pin of each verdict, in other processes and the reverse order. Stub modules may differ."""
     chosen = {pin.expect: pin for pin in reversed(BY_CHECKOUT) if pin.ref.kind == "git"}

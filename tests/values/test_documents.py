@@ -174,6 +174,7 @@ _data = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(_text, _data, max_size=4))
 def test_json_and_yaml_of_one_document_read_the_same(data):
     text = json.dumps(data, indent=1, ensure_ascii=False)
@@ -182,6 +183,7 @@ def test_json_and_yaml_of_one_document_read_the_same(data):
     assert (as_json.values, as_json.keys) == (as_yaml.values, as_yaml.keys)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_rejected_with_a_place(text):
     for parse in (parse_yaml, parse_json):

@@ -42,6 +42,7 @@ def module(tmp_path: Path) -> ModuleType:
     return loaded
 
 
+@pytest.mark.slow
 def test_one_expression_has_another_value_until_the_next_request(module, tmp_path):
     altering = Altering([f"{tmp_path}/"])
     loss = module.Loss()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from demo_kit import gone, returned
 
 from sentinel.sources.checkouts import files
@@ -54,6 +55,7 @@ def listed(tree: Path) -> str:
     return tree_hash(entries)
 
 
+@pytest.mark.slow
 def test_a_contained_process_uses_byte_code_that_others_compiled(lab, offered):
     lab.sandbox = offered("strict")
     tree = lab.write({"mod.py": "def f():\n    return 7\n", "broken.py": "def f(:\n", "unasked.py": ""})

@@ -190,6 +190,7 @@ def own_preloader() -> Iterator[Preloader]:
     preloader.stop()
 
 
+@pytest.mark.slow
 def test_no_process_or_file_is_left_behind(own_preloader, tmp_path):
     lab = Lab(own_preloader, tmp_path, sandbox="basic")
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
@@ -206,6 +207,7 @@ def test_no_process_or_file_is_left_behind(own_preloader, tmp_path):
         own_preloader.target(_checkout(tmp_path / "demo"), ("demo_rl",))
 
 
+@pytest.mark.slow
 def test_a_dead_preloader_is_replaced_with_its_processes(own_preloader, tmp_path):
     lab = Lab(own_preloader, tmp_path)
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")

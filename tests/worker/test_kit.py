@@ -127,6 +127,7 @@ def transformers() -> None:
     pytest.importorskip("transformers")  # not installed on Python 3.10
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("transformers")
 def test_a_token_table_gives_each_token_its_own_log_prob():
     import torch

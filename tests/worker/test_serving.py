@@ -194,6 +194,7 @@ def test_a_session_that_hangs_is_killed(lab):
     assert gone(session._leader.pid)
 
 
+@pytest.mark.slow
 def test_slow_calls_share_one_timeout(lab):
     """A call that is nearly as slow as the timeout would otherwise be repeated for every scenario of every law."""
     session = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=4.0).session()
@@ -221,6 +222,7 @@ def test_concurrent_threads_can_use_one_process(process):
         assert list(pool.map(search, range(8))) == [[1.0, 2.0, 3.0, 4.0, 5.0]] * 8
 
 
+@pytest.mark.slow
 def test_ended_sessions_free_their_place(preloader, offered):
     """Strict containment allows 256 processes, including those that have ended but were not waited for."""
     offered("strict")

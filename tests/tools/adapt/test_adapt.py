@@ -317,6 +317,7 @@ def seq_mean_loss(losses, mask):
 """
 
 
+@pytest.mark.slow
 def test_an_adapter_is_written_and_tried(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     project_in(tmp_path / "work", losses=THREE)
@@ -460,6 +461,7 @@ def test_a_dictionary_gets_the_keys_that_the_body_reads():
     assert "batch={'mask': inputs[" in adapter_text(Target("m", "", ()), found[:1], [], CONTRACTS, "own.py")
 
 
+@pytest.mark.slow
 def test_right_functions_are_proposed_in_the_form_that_agrees_with_the_oracle(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     project_in(tmp_path / "work", losses=VECTORS)
@@ -529,12 +531,14 @@ def check(tmp_path: Path, capsys: pytest.CaptureFixture[str], losses: str = BIAS
     return row
 
 
+@pytest.mark.slow
 def test_a_check_names_the_choice_with_which_the_oracle_agrees(tmp_path, capsys):
     row = check(tmp_path, capsys, call="", first="")
     assert row["oracle_agrees_with"] == {"std": "biased"}
     assert row["scenarios"]["the_oracle_agrees"]["token_level_rewards"]["tensor"]
 
 
+@pytest.mark.slow
 def test_exceptions_of_the_function_are_counted_beside_laws_that_hold(tmp_path, capsys):
     unbound = BIASED.replace("if len(rows) > 1:", "if len(rows) > 1:\n            alone = 1.0").replace(
         "* mask", "* mask * alone"
@@ -546,6 +550,7 @@ def test_exceptions_of_the_function_are_counted_beside_laws_that_hold(tmp_path, 
     assert row["held"]
 
 
+@pytest.mark.slow
 def test_no_law_holds_if_the_adapter_raises_for_some_scenarios(tmp_path, capsys):
     row = check(tmp_path, capsys, call="call=_call,", first="assert mask.sum() < 2, 'too many tokens'")
     assert row["held"] == []

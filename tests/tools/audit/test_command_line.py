@@ -312,6 +312,7 @@ def test_an_invalid_launch_script_is_rejected(tmp_path, content, says):
         of_script(file)
 
 
+@pytest.mark.slow
 def test_files_that_source_each_other_are_read_once(tmp_path):
     """Five files with a hundred such lines each would otherwise be read ten billion times."""
     for number in range(6):

@@ -79,6 +79,7 @@ def _poisoned(document: dict[str, Any]) -> None:
     document["failure"] = {"kind": "raised", "reason": nasty, "traceback": nasty}
 
 
+@pytest.mark.slow
 def test_hostile_evidence_is_shown_as_text(changed, site):
     changed("verl/*/git-main.json", _poisoned)
     made = site()
@@ -121,6 +122,7 @@ def test_only_https_links_are_kept(url):
     assert not https(url)
 
 
+@pytest.mark.slow
 def test_every_link_of_the_site_resolves(site, history):
     made = site()
     parsed = {file: Page(file) for file in pages(made)}
@@ -142,6 +144,7 @@ def test_every_link_of_the_site_resolves(site, history):
     assert count > 100
 
 
+@pytest.mark.slow
 def test_each_verdict_links_to_its_evidence(site, reports):
     made = site()
     links = {a["href"] for a in Page(made / "index.html").all("a")}
@@ -155,6 +158,7 @@ def test_each_verdict_links_to_its_evidence(site, reports):
     assert len(documents) > 8
 
 
+@pytest.mark.slow
 def test_the_committed_records_make_pages_of_a_size_that_loads_at_once():
     from sentinel.tools.site import building
     from sentinel.tools.site.bug_files import bug_page as page_of
@@ -205,6 +209,7 @@ def test_bugs_are_sorted_by_severity_realism_and_presence(catalog, reports):
     assert [row.bug.bug_id for row in rows] == ["SAID", "GONE", "HARD", "LOW"]
 
 
+@pytest.mark.slow
 def test_versions_come_from_histories_and_evidence(site, history):
     page = Page(site() / "index.html")
     assert "main 0.3 0.2 0.1" in [option.get("data-versions") for option in page.all("option")]
@@ -255,6 +260,7 @@ def test_a_part_of_the_signal_follows_from_signal_contract_and_law():
     assert of("metric") == "metrics"
 
 
+@pytest.mark.slow
 def test_dialects_are_listed_with_reason_and_link(site, catalog):
     page = Page(site() / "dialects.html")
     declared = [d for name in ("roll", "slime", "verl") for b in catalog.targets[name].bindings for d in b.dialects]
@@ -264,6 +270,7 @@ def test_dialects_are_listed_with_reason_and_link(site, catalog):
         assert not dialect.link.startswith("https://") or dialect.link in [a["href"] for a in page.all("a")]
 
 
+@pytest.mark.slow
 def test_changes_of_revisions_and_pull_requests_have_a_page(site, reports):
     assert "No changes are recorded." in Page(site() / "changes.html").text
     rows = [{"boundary": "f (f.py:1)", "is": "worse", "changes": "<b>", "numbers": "loss: 1 before", "commit": ""}]
@@ -280,6 +287,7 @@ def test_changes_of_revisions_and_pull_requests_have_a_page(site, reports):
         assert said in text
 
 
+@pytest.mark.slow
 def test_coverage_is_shown_by_module_and_release(site, reports):
     assert "carry training signal</h3>" not in (site() / "coverage.html").read_text()
     totals = {"bound": 2, "not bound": 4, "no signal": 1}
@@ -300,6 +308,7 @@ def test_coverage_is_shown_by_module_and_release(site, reports):
         assert said in text
 
 
+@pytest.mark.slow
 def test_coverage_links_to_bugs_and_findings(site):
     made = site()
     page = Page(made / "coverage.html")

@@ -63,6 +63,7 @@ def thrice(function: str) -> str:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", [MASKED_TOKENS, VARIANTS], ids=["one call", "variants"])
 def test_the_runner_agrees_with_the_evidence_at_each_revision(export, broken_tree, fixed_tree, document):
     bundle = export(document, broken_tree, fixed_tree, check=True)
@@ -80,6 +81,7 @@ def test_a_runner_is_short_and_does_not_name_sentinel(export, broken_tree, fixed
     assert "agg_loss(**CALL)" in text
 
 
+@pytest.mark.slow
 def test_a_package_that_the_function_uses_is_needed_and_one_that_it_only_imports_is_stubbed(
     export, broken_tree, fixed_tree, bare
 ):
@@ -97,6 +99,7 @@ def test_a_package_that_the_function_uses_is_needed_and_one_that_it_only_imports
     assert (without.status, "packaging" in without.problem) == ("unavailable", True)
 
 
+@pytest.mark.slow
 def test_the_exit_status_distinguishes_the_bug_from_other_failures(export, broken_tree, fixed_tree, tmp_path):
     wanted = {
         "": (1, "reproduced"),
@@ -117,6 +120,7 @@ def test_the_exit_status_distinguishes_the_bug_from_other_failures(export, broke
     assert [word in text for (text, _), (_, word) in zip(told, wanted.values(), strict=True)] == [True] * 4, done
 
 
+@pytest.mark.slow
 def test_observed_values_are_not_copied_from_expected_ones(bare, export, broken_tree, fixed_tree):
     runner = export(MASKED_TOKENS, broken_tree, fixed_tree).runner
     edited(fixed_tree, "losses.py", thrice("agg_loss"))

@@ -137,6 +137,7 @@ def test_dates_come_from_revisions_of_the_main_branch(loaded_recipe):
     assert at_main([{**document, "ref": "git:main"}])["commit"] == "c"
 
 
+@pytest.mark.slow
 def test_the_committed_findings_and_page_match_the_recipes():
     folder = Path(__file__).resolve().parents[3] / "findings"
     catalog = bundled_catalog()
@@ -161,6 +162,7 @@ def test_the_committed_findings_and_page_match_the_recipes():
     assert text == state(entries, results, *edition.groups()), "run sentinel report findings --state"
 
 
+@pytest.mark.slow
 def test_the_state_page_lists_only_recorded_bugs_that_were_fixed_after_the_last_edition():
     recipe = next(recipe for recipe in find_recipes(bundled_catalog()) if realism(recipe.document) == "default")
 

@@ -646,6 +646,7 @@ def test_equal_processes_are_not_reported_as_different():
             assert [one.name for one, _ in said if one.name in ("ranks_agree", "the_loss_is_that_of_the_labels")] == []
 
 
+@pytest.mark.slow
 def test_observing_an_optimizer_step_changes_nothing():
     """Whatever trains: the step is counted, and no exception of ours reaches it."""
     watcher = Watcher(Budget(every=1, share=1.0))

@@ -152,6 +152,7 @@ def _trained(
     return named, memory, [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 
+@pytest.mark.slow
 def test_a_correct_training_has_no_report_and_no_change(tmp_path):
     named, memory, parameters = _trained(tmp_path)
     _, unwatched, same = _trained(tmp_path, watched=False)
@@ -191,6 +192,7 @@ def test_other_orders_in_later_epochs_are_right(tmp_path):
     assert (named, memory.looks["epochs_are_shuffled_anew"]) == (set(), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("theirs", "skipped", "why"),
     [
@@ -293,6 +295,7 @@ def test_a_second_trainer_has_its_own_reference(tmp_path):
     assert memory.looks["the_reference_stays"] == 2 * _STEPS
 
 
+@pytest.mark.slow
 def test_a_training_that_resumes_is_checked_with_its_optimizers_state(tmp_path):
     named, memory, _ = _trained(tmp_path, times=2, resume=True)
     assert named == set()

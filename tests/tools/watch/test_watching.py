@@ -77,6 +77,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], st
     return *_run(folder, "broken"), folder
 
 
+@pytest.mark.slow
 def test_a_violation_is_printed_and_written(broken):
     counts, said, folder = broken
     laws = {item["law"] for item in counts["violations"]}
@@ -118,6 +119,7 @@ def said(
     return run
 
 
+@pytest.mark.slow
 def test_replay_measures_a_violation_again_and_writes_a_recipe(broken, tmp_path, said, monkeypatch):
     monkeypatch.setattr(replay, "_SHRINKING", 20)
     words = ["replay", broken[2] / "broken.jsonl", "--ref"]
@@ -132,11 +134,13 @@ def test_replay_measures_a_violation_again_and_writes_a_recipe(broken, tmp_path,
     assert "the violation occurs only in the run" in kept
 
 
+@pytest.mark.slow
 def test_watching_changes_no_parameter(broken):
     counts, _, folder = broken
     assert _run(folder, "broken", watched=False)[0]["weight"] == counts["weight"]
 
 
+@pytest.mark.slow
 def test_a_right_function_is_not_reported(tmp_path):
     counts, said = _run(tmp_path, "fixed")
     assert counts["read"] >= 1
@@ -409,6 +413,7 @@ def _command(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_stops_a_run(tmp_path):
     """Whatever the command starts begins to watch by itself: the script says nothing of Sentinel."""
     script = (
@@ -426,6 +431,7 @@ def test_the_command_stops_a_run(tmp_path):
     assert "sentinel-events.jsonl" in ran.stdout
 
 
+@pytest.mark.slow
 def test_the_processes_of_a_run_share_one_checker(tmp_path):
     """As a launcher starts them, each with its rank; what they find comes together, with the rank where it was seen."""
     rank = (
@@ -482,6 +488,7 @@ def test_a_run_without_an_events_folder_continues_unwatched(tmp_path):
     assert "this run is not watched: the folder of " in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
     """The run goes on, and its end says that nothing was examined."""
     script = (
@@ -499,6 +506,7 @@ def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
     assert "kinds of violation" not in ran.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_version_is_watched_or_reported(tmp_path):
     """One whose function wants an argument that no adapter knows: its calls are no calls that the adapter makes."""
     shutil.copytree(FRAMEWORK / "broken" / "demo_rl", tmp_path / "demo_rl")
@@ -662,6 +670,7 @@ _UNREAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "script", "why"),
     [pytest.param(*_UNREAD[name], id=name, marks=[pytest.mark.nightly] * (name == "killed")) for name in _UNREAD],

@@ -177,6 +177,7 @@ def test_calls_without_gradients_are_copied(module, watcher, mode):
     assert watcher.copies.qsize() == 1
 
 
+@pytest.mark.slow
 def test_a_failed_copy_does_not_affect_the_call(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     nested = torch.nested.nested_tensor([torch.ones(2)])
@@ -336,6 +337,7 @@ def test_a_plain_function_is_watched_in_tasks_of_a_loop(module, watcher):
     assert [(copy.parts.popitem()[1], copy.result) for copy in copies] == [(4, 50), (2, 30), (0, 10)]
 
 
+@pytest.mark.slow
 def test_torch_compile_sees_a_plain_call(module, watcher):
     watcher.watch(_plan("double", ("args",)))
     compiled = torch.compile(module.double, backend="eager", fullgraph=True)
