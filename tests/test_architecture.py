@@ -60,7 +60,6 @@ def _package(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
-@pytest.mark.slow
 def test_packages_import_in_one_direction():
     order = _order()
     floors = {name: number for number, name in enumerate(order)}
@@ -87,7 +86,6 @@ def test_a_tool_imports_no_other_tool():
     assert wrong == []
 
 
-@pytest.mark.slow
 def test_adapters_import_public_names_and_the_binding_package():
     imported = {
         f"{file.relative_to(REPOSITORY)}: {node.module}"

@@ -11,7 +11,6 @@ from sentinel.cli import _parser
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.slow
 def test_the_pages_build_without_a_dead_link(tmp_path):
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]

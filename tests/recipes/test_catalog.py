@@ -75,7 +75,6 @@ def test_a_broken_adapter_affects_only_its_target(tmp_path):
         find_recipes(catalog, targets=["roll"])
 
 
-@pytest.mark.slow
 def test_an_unused_target_is_not_imported():
     code = (
         "import sys; from sentinel.recipes import find_recipes; from sentinel.recipes.catalog import bundled_catalog\n"
@@ -100,14 +99,12 @@ def test_a_bundled_adapter_has_the_name_of_its_file():
     assert {name: target.name for name, target in catalog.targets.items()} == {name: name for name in catalog.targets}
 
 
-@pytest.mark.slow
 def test_the_committed_index_of_recipes_is_the_generated_one(capsys):
     assert main(["list", "recipes", "--markdown"]) == 0
     committed = bundled("recipes") / "README.md"
     assert committed.read_text() == capsys.readouterr().out, "sentinel list recipes --markdown > recipes/README.md"
 
 
-@pytest.mark.slow
 def test_all_counts_of_bugs_agree(capsys, monkeypatch):
     """README, index and `list recipes` count root causes of each target, without hardening."""
     recipes = find_recipes(bundled_catalog())
@@ -122,7 +119,6 @@ def test_all_counts_of_bugs_agree(capsys, monkeypatch):
     assert import_module("figures").rewritten(readme) == readme, "python benchmarks/figures.py"
 
 
-@pytest.mark.slow
 def test_every_shipped_recipe_has_a_severity_and_a_signal():
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
@@ -141,7 +137,6 @@ def highest_severity(document: Mapping[str, Any]) -> str:
     return "medium" if raises else "high"
 
 
-@pytest.mark.slow
 def test_severities_follow_the_rule():
     recipes = find_recipes(bundled_catalog())
     severity = {recipe.bug_id: str(recipe.document["severity"]) for recipe in recipes}
@@ -151,7 +146,6 @@ def test_severities_follow_the_rule():
     assert constant == {"low"}, "the same bug has the same severity in every framework"
 
 
-@pytest.mark.slow
 def test_unreported_bugs_are_fixed_by_no_recorded_pull_request():
     """Recorded verdicts count, not what a pin expects. A `.fix.yaml` may also name the head."""
     head = re.compile(r"\bhead of #\d+|#\d+ as merged")
@@ -167,7 +161,6 @@ def test_unreported_bugs_are_fixed_by_no_recorded_pull_request():
     assert looked > 50
 
 
-@pytest.mark.slow
 def test_every_unreported_bug_has_a_reach():
     unreported = [r for r in find_recipes(bundled_catalog()) if r.upstream.get("status") == "unreported"]
     assert unreported
@@ -217,7 +210,6 @@ def test_an_error_in_an_adapter_names_its_file(tmp_path, written, mistaken, says
     assert says in str(told.value)
 
 
-@pytest.mark.slow
 def test_a_dialect_that_disables_a_law_names_a_line_of_upstream_and_covers_no_known_bug():
     """An upstream bug (NeMo-RL #4061) was once declared as an intended difference."""
     catalog = bundled_catalog()

@@ -23,7 +23,6 @@ FOLDER = Path(__file__).parents[2] / "reports" / "history"
 RECORDS = load_all(FOLDER)
 
 
-@pytest.mark.slow
 def test_each_history_is_about_a_shipped_recipe_and_round_trips(tmp_path):
     catalog = bundled_catalog()
     shipped = {recipe.bug_id for recipe in find_recipes(catalog, tuple(catalog.targets))}
@@ -39,7 +38,6 @@ def test_histories_do_not_name_the_machine():
         assert not re.search(r"(/tmp|/home|/root|/work|site-packages)/", file.read_text(encoding="utf-8")), file
 
 
-@pytest.mark.slow
 def test_pins_agree_with_sweeps():
     """A pin was decided alone; the sweep has the same verdict at its commit."""
     catalog = bundled_catalog()
@@ -57,7 +55,6 @@ def test_pins_agree_with_sweeps():
     assert compared >= 50
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("key", "told"), [("introduced_by", 60), ("fixed_by", 20)])
 def test_recipes_name_the_commits_found_by_sweeps(key, told):
     """If a sweep found no commit, the recipe may name one."""
@@ -93,7 +90,6 @@ def changed(document: Any, within: Any) -> Iterator[Any]:
             yield from changed(document, value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "bug", "source"),
     [("roll", "ROLL-PAD-TO-LENGTH-BOOL-TO-INT", "git"), ("verl", "VERL-MASKED-MEAN-EMPTY-NAN", "pypi")],

@@ -81,7 +81,6 @@ def test_every_block_has_commands():
     assert len(COMMANDS) > 40
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

@@ -53,7 +53,6 @@ def exporter() -> Iterator[Exporter]:
     warm.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bug", walked(RECIPES))
 def test_a_runner_agrees_with_the_evidence(bug, exporter):
     recipe = RECIPES[bug]
@@ -63,7 +62,6 @@ def test_a_runner_agrees_with_the_evidence(bug, exporter):
     assert [side.tried.status for side in bundle.sides] == [side.decision.verdict.name for side in bundle.sides]
 
 
-@pytest.mark.slow
 def test_the_named_bug_has_a_runner(exporter):
     recipe = RECIPES[ALWAYS[0]]
     bundle = exporter.export(recipe, *recipe.revisions())
@@ -158,7 +156,6 @@ def test_a_prepared_runner_agrees_with_its_page_in_an_empty_environment(file, em
     assert [tried.status for tried in answers] == ["reproduced", "fixed"], [tried.problem for tried in answers]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", walked(sorted({file.parents[1].name for file in PREPARED})))
 def test_the_numbers_of_prepared_pages_are_reproduced(target, monkeypatch):
     """This decides every page again; the tests above try the runners."""
