@@ -64,6 +64,7 @@ def test_reporters_of_other_plugins_list_the_failures(pytester, ask):
         assert json.loads(file.read_text())["status"] in ("failed", "broken")
 
 
+@pytest.mark.slow
 def test_github_gets_annotations_and_a_summary(pytester, ask, monkeypatch, tmp_path):
     result = run(pytester, *ask)
     assert "::error" not in result.stdout.str()

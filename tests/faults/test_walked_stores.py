@@ -11,6 +11,7 @@ from walking import Command
 from wheels import wheel
 
 
+@pytest.mark.slow
 def test_adding_a_mirror_survives_kills_and_full_disks(walked, home, demo_repository):
     assert walked(Command(add(demo_repository), contents(home), 25, PRUNE), home)
 
@@ -75,6 +76,7 @@ def test_fetching_a_release_survives_kills_and_full_disks(walked, home, fixed_tr
     assert walked(Command(opened("pypi:1.0"), contents(home), 40, PRUNE), home)
 
 
+@pytest.mark.slow
 def test_pruning_survives_kills_and_full_disks(walked, home, demo_repository, broken_tree):
     """The pruned checkout is removed; the mirror stays."""
 

@@ -42,6 +42,7 @@ def drawn(folder: Path, company: str, how: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "same"), [("as we do", True), pytest.param("bare", False, marks=pytest.mark.nightly)])
 def test_the_constants_of_another_module_are_not_drawn(how, same, tmp_path):
     assert (drawn(tmp_path, "alone", how) == drawn(tmp_path, "beside", how)) is same

@@ -41,6 +41,7 @@ def run_page(folder, command):
     return subprocess.run(["bash", "-c", command], cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_documented_options_check_a_grpo_loss(tmp_path):
     (options,) = re.findall(r"GRPO's: .*? \| `(.*?)`;", PAGE)
     test = f'@parametrize_with_laws(loss, "policy_loss", {options})\ndef test_loss(check):\n    check()\n'
@@ -56,6 +57,7 @@ def test_the_documented_options_check_a_grpo_loss(tmp_path):
     assert "Probable cause: the opposite sign of the log-ratio of lp_new and lp_ref" in ran.stdout
 
 
+@pytest.mark.slow
 def test_the_example_gives_the_output_of_the_page(tmp_path):
     write_page(tmp_path)
     (console,) = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)

@@ -18,7 +18,7 @@ ELSEWHERE = re.compile(r"-m venv|pytest -n 3 |/bin/python$|sentinel watch|SENTIN
 NIGHTLY = re.compile(
     r"pypi:|repo-url|pull/|git:v|git:main|=all|~/src|mirror |pulls |sweep |compare |discover |duplicates|fix check|"
     r"contribute|citations|report (changes|accept|site)|audit (verl|trl)|report history VERL|"
-    r"^pytest --sentinel-target=verl$"
+    r"laws/verl|^pytest --sentinel-target=verl$"
 )
 #: A fork that does not exist.
 ABSENT = "--sentinel-repo-url=https://github.com/me/verl"

@@ -68,6 +68,7 @@ def test_labels_shifted_by_one_more_fail(pytester, clone):
     worse.stdout.fnmatch_lines(["2 signal lines changed (1 added, 1 deleted); 2 ran*"])
 
 
+@pytest.mark.slow
 def test_a_reversed_log_ratio_is_named(pytester, clone):
     replace(clone / ADVANTAGES, "kl = ref_logprob - logprob", "kl = logprob - ref_logprob")
     exchanged = "log_probs and ref_log_probs exchanged (gradients not compared)"
@@ -78,12 +79,14 @@ def test_a_reversed_log_ratio_is_named(pytester, clone):
     worse.stdout.no_fnmatch_line("not examined: *ToolAgentLoop*")
 
 
+@pytest.mark.slow
 def test_the_estimator_that_explains_the_new_numbers_is_named(pytester, clone):
     replace(clone / ADVANTAGES, "kld = (ratio - kl - 1).contiguous()", "kld = (0.5 * kl.square()).contiguous()")
     definition = "the results are now those of the definition with kl_estimator='k2' (before: 'k3')"
     compare(pytester, clone).stdout.fnmatch_lines([f"worse: *.kl_penalty_forward *; {definition}; *"])
 
 
+@pytest.mark.slow
 def test_the_definition_that_explains_the_new_numbers_is_named(pytester, clone):
     """A known bug of both revisions does not hide the definition."""
     replace(clone / ADVANTAGES, STD, STD.replace(")", ", unbiased=False)"))

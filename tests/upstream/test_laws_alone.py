@@ -66,6 +66,7 @@ def opened_for(searching: Runner, job: Job, subject: Subject) -> OpenTarget:
         pytest.skip(error.reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", BUGGY)
 def test_a_search_detects_every_buggy_base(job, searching, request):
     if job.recipe.bug_id in UNSEEN:
@@ -80,6 +81,7 @@ def test_a_search_detects_every_buggy_base(job, searching, request):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", REPRODUCED)
 def test_each_law_broken_by_a_recipes_scenario_is_listed_in_a_recipe(job, searching):
     """Otherwise a search would report the recipe's bug as new."""

@@ -58,6 +58,7 @@ class Place:
     there: dict[tuple[str, str], Sighting]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name == "roll" else pytest.mark.nightly)

@@ -41,6 +41,7 @@ INVENTORY = {
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_boundary_of_a_known_bug_is_in_the_inventory(name):
     target = bundled_catalog().targets[name]
