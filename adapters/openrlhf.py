@@ -1195,7 +1195,7 @@ def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     module, rejected = boundary.module, set(inputs["rejected"])
     if not hasattr(module, "_collect_prompt_batch"):
         raise AbsentError("not in this version: _collect_prompt_batch, the function that generates a batch")
-    loader = [(None, [number], [number], [None]) for number in range(inputs["completed"])]
+    loader = [(None, [number], [-1 - number], [None]) for number in range(inputs["completed"])]  # prompts, labels
     options = {"rollout.batch_size": inputs["needed"], "rollout.n_samples_per_prompt": 1}
     options |= {"rollout.vllm_generate_batch_size": inputs["needed"] + inputs["surplus"], "vllm.enable_sleep": False}
     options |= {"algo.dynamic_filtering_enable": True, "algo.dynamic_filtering_range": (0.0, 1.0)}
