@@ -122,7 +122,8 @@ def drawn(name: str, count: int) -> Iterator[tuple[dict[str, Any], str]]:
     rows = [row for row in read(DATA) if row["kind"] == "mutant"]
     reached = {row["number"] for row in rows if row["bound"] or row["ran"]}
     bound = {(each.file, each.name) for each in inventory(name)[2] if each.state == "bound"}
-    for row, source in draw_mutants(1, sys.maxsize):
+    seed = rows[0]["seed"] if rows else 1
+    for row, source in draw_mutants(seed, sys.maxsize):
         if row["target"] == name and (row["number"] in reached or (row["file"], row["function"]) in bound):
             yield {**row, "kind": "own tests"}, source
             count -= 1

@@ -58,7 +58,8 @@ class Fix:
     :ivar comment: a comment for a pull request that exists already. It replaces the page.
     :ivar numbers: observed key -> its name in upstream's terms, for the numbers that the page shows.
     :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
-    :ivar changes: boundaries of other bugs whose results the fix is meant to change, because they run the fixed code.
+    :ivar changes: boundaries, other than those of :attr:`bugs`, whose results the fix is meant to change, because they
+        run the code that it edits.
     :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without a new trial.
     """
 

@@ -264,8 +264,9 @@ def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
     compared = _same(most) if drawn else "nothing was compared"
     yield f"{drawn} generated inputs of {functions} other functions: {compared}."
     if meant := tried.get("meant"):
-        runs = "runs" if len(meant) == 1 else "run"
-        yield f"{_and(map(_short, meant))} {runs} the fixed code, and the results change with it."
+        runs, its = ("runs", "its") if len(meant) == 1 else ("run", "their")
+        edited = "the code that the fix edits"
+        yield f"{_and(map(_short, meant))} also {runs} {edited}, so {its} results change, as intended."
     for test, result in tried["regression"].items():
         name = code(test.rpartition("::")[2])
         if result["without"] == "did not run":

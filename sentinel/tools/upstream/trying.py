@@ -96,8 +96,8 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
 
 #: The result of testing a fix, as stored in ``evidence.json``.
 #: * ``bugs``, ``others``: verdicts without and with the fix, for the fix's own bugs and for the target's other bugs
-#: * ``boundaries``, ``elsewhere``: results on drawn scenarios, for the boundaries of the bugs and for all others
-#: * ``meant``: boundaries without a bug whose results change, as the fix says
+#: * ``boundaries``, ``elsewhere``: results on drawn scenarios, for the boundaries of the fix's bugs and for others
+#: * ``meant``: the other boundaries whose results change, as ``changes`` in the fix says
 #: * ``tests``: the outcomes of each test file of upstream, or why it cannot run here
 #: * ``regression``: the outcomes of the fix's own tests
 #: * ``problems``: what is wrong with the fix, in sentences
@@ -224,7 +224,7 @@ def _draw(
                 f"{'scenario' if comparison['changed'] == 1 else 'scenarios'} that do not trigger the bug, {by}"
             )
     tried["problems"] += [
-        f"{path}: the fix does not change its results; remove it from `changes`"
+        f"{path}: the fix changes its results in no drawn scenario; correct the path, or remove it from `changes`"
         for path in fix.changes
         if path not in meant
     ]
