@@ -139,7 +139,7 @@ def load_fix(path: Path) -> Fix:
         edits.append(Edit(edit["file"], edit.get("blob", ""), first, last, edit["new"], place("edits", number)))
     prose = {name: " ".join(data[name].split()) for name in ("wrong", "cause", "fix", "reach")}
     tried = [data.get(name) for name in ("bugs", "commit", "head", "edits", "regression")]
-    tried += [data["changes"]] if "changes" in data else []
+    tried += [data["changes"]] if "changes" in data else []  # without it, the digest is as in older evidence
     return Fix(
         path=path,
         digest=f"sha256:{hashlib.sha256(json.dumps(tried, sort_keys=True).encode()).hexdigest()}",

@@ -203,9 +203,9 @@ def _draw(
         finally:
             for session in sessions:
                 session.close()
-        expected = comparison["changed"] and not about and {*fix.changes} & {*subject.binding.paths}
-        if expected:
-            meant |= expected
+        listed = set() if about else {*fix.changes} & {*subject.binding.paths}
+        if comparison["changed"] and listed:
+            meant |= listed
             tried.setdefault("meant", []).append(subject.name)
         elif about:
             tried["boundaries"][subject.name] = _finite(
@@ -217,7 +217,7 @@ def _draw(
             )
         if comparison["worse"]:
             tried["problems"].append(f"{subject.name}: with the fix {'; '.join(comparison['worse'])}")
-        if comparison["changed"] and not expected:
+        if comparison["changed"] and not listed:
             by = comparison["otherwise"] or f"by up to {comparison['largest_difference']:g}"
             tried["problems"].append(
                 f"{subject.name}: {', '.join(comparison['keys'])} differ on {comparison['changed']} drawn "
