@@ -8,6 +8,9 @@ them on the trace of a run with a bug, and of the same run without the bug; or o
 bug counts as found if an invariant fails that does not fail without the bug. Bugs and correct runs alternate, so the
 first few are a fair sample too. All runs are forked from one traced process, which has imported torch and TRL. On a
 machine without a GPU, TrainCheck 0.2.0 needs a build of torch for the CPU.
+
+One bug takes several minutes. Each result is written as one line of FILE (``--to``), and results that FILE already has
+are not computed again, so an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from drawn import _STEPS, BUGS, build, compared, draw
 
+#: The results so far.
+DATA = Path(__file__).with_name("peers.jsonl")
 #: The script that TrainCheck traces. TrainCheck finds the model by its variable name, `model`.
 _SCRIPT = """
 import os
@@ -134,7 +139,7 @@ class Peer:
         self._inferred: dict[str, Path] = {}
         self._known: dict[str, set[str]] = {}
         self.step: Any = None  # the step of the first violation in the last checked trace
-        self.slower: list[float] = []
+        self.slower = 0.0  # by how much the last checked training was slower than the bare one
 
     def end(self) -> None:
         self._traced.end()
@@ -145,7 +150,7 @@ class Peer:
         run = {"name": name, "bug": bug, "seed": seed, "folder": str(folder), "limit": self._limit}
         took = self._traced.train(run)
         if not seed:
-            self.slower.append(took / self._bare.train({**run, "folder": str(self._folder / "bare")}))
+            self.slower = took / self._bare.train({**run, "folder": str(self._folder / "bare")})
         return folder
 
     def _call(self, module: str, *words: str) -> None:
@@ -197,32 +202,52 @@ def _several(file: Path) -> list[Any]:
     return found
 
 
+def _show(rows: Sequence[Mapping[str, Any]]) -> None:
+    decided = [row for row in rows if not row["error"]]
+    bugs = [row for row in decided if row["name"] in BUGS]
+    correct = [row for row in decided if row["name"] not in BUGS]
+    named, alarms = sum(row["only_with_bug"] > 0 for row in bugs), sum(row["without_bug"] > 0 for row in correct)
+    print(f"{named} of {len(bugs)} bugs named; {alarms} of {len(correct)} correct runs with a failing invariant")
+    if decided:
+        slower = statistics.median(row["slower"] for row in decided)
+        print(f"a traced training takes {slower:.1f} times as long (median)")
+    for row in (row for row in rows if row["error"]):
+        print(f"{row['name']}: not decided: {row['error']}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=30, help="number of bugs, and of correct runs")
     parser.add_argument("--limit", metavar="SECONDS", type=int, default=1800, help="of one training or program")
+    parser.add_argument("--to", metavar="FILE", type=Path, default=DATA)
     arguments = parser.parse_args()
-    for module in ("traincheck.infer_engine", "traincheck.checker"):
-        importlib.import_module(module)
-    peer = Peer(Path(tempfile.mkdtemp()), arguments.limit)
+    rows = [json.loads(line) for line in arguments.to.read_text("utf-8").splitlines()] if arguments.to.exists() else []
+    known = {row["name"] for row in rows}
     bugs, seeds = compared(arguments.count)
-    named, alarms, decided = 0, 0, {True: 0, False: 0}
-    for name in chain.from_iterable(zip(bugs, map(str, seeds))):
-        try:
-            failed, usual = peer.failures(name)
-        except OSError as error:
-            print(f"{name}: not decided: {type(error).__name__}: {error}", flush=True)
-            continue
-        decided[name in BUGS] += 1
-        named += not failed <= usual
-        alarms += name not in BUGS and bool(usual)
-        first = f", first at step {peer.step}" if failed or usual else ""
-        bug = f"{len(failed)} invariants fail{first}, {len(failed - usual)} of them only with the bug; "
-        print(f"{name}: {bug if name in BUGS else ''}{len(usual)} fail in the correct run", flush=True)
-    peer.end()
-    slower = statistics.median(peer.slower)
-    print(f"{named} of {decided[True]} bugs named; {alarms} of {decided[False]} correct runs with a failing invariant")
-    print(f"a traced training takes {slower:.1f} times as long (median)")
+    names = [name for name in chain.from_iterable(zip(bugs, map(str, seeds))) if name not in known]
+    if names:
+        for module in ("traincheck.infer_engine", "traincheck.checker"):
+            importlib.import_module(module)
+        peer = Peer(Path(tempfile.mkdtemp()), arguments.limit)
+        for name in names:
+            row = _decide(peer, name)
+            rows.append(row)
+            with arguments.to.open("a", encoding="utf-8") as file:
+                file.write(f"{json.dumps(row)}\n")
+            print(json.dumps(row), flush=True)
+        peer.end()
+    _show(rows)
+
+
+def _decide(peer: Peer, name: str) -> dict[str, Any]:
+    """Return the counts of failed invariants with the bug, only with the bug, and without it."""
+    try:
+        failed, usual = peer.failures(name)
+    except OSError as error:
+        return {"name": name, "error": f"{type(error).__name__}: {error}"}
+    step = peer.step if failed or usual else None
+    counts = {"with_bug": len(failed), "only_with_bug": len(failed - usual), "without_bug": len(usual)}
+    return {"name": name, **counts, "step": step, "slower": round(peer.slower, 1), "error": ""}
 
 
 if __name__ == "__main__":

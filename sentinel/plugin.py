@@ -172,7 +172,6 @@ class _Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
-        self._run.warm_up()
         with _without_traceback():
             return (yield)
 

@@ -106,7 +106,8 @@ class Run:
         return run
 
     def require_given(self) -> None:
-        """Check that the refs and interpreters that the user named are available, before anything runs.
+        """Check that the interpreters and refs that the user named are available, before anything runs. Start to import
+        torch in between.
 
         Only the pins of recipes may be unavailable.
 
@@ -115,19 +116,21 @@ class Run:
         """
         settings = self.settings
         if self.is_worker or self.config.option.collectonly:
+            self._warm_up()
             return
         recipes = self.questions.load_arguments()
         named = [recipe.target for recipe in recipes] + [item.target for item in self.questions.law_ids]
         targets = [name for name in dict.fromkeys([*settings.targets, *named]) if name in self.catalog.adapters]
-        for target, ref in settings.refs:
-            self._require_ref(ref, [target] if target else targets, recipes)
-        _ = self.pairs
         for target in targets:
             if settings.python_of(target) is not None:
                 try:
                     self._runner.require_python(target)
                 except SentinelError as error:
                     raise SentinelError(f"--sentinel-python={settings.python_of(target)}: {error}") from None
+        self._warm_up()
+        for name, ref in settings.refs:
+            self._require_ref(ref, [name] if name else targets, recipes)
+        _ = self.pairs
 
     def _require_ref(self, ref: Ref, targets: Sequence[str], recipes: Sequence[Recipe]) -> None:
         reasons = []
@@ -142,8 +145,8 @@ class Run:
         if reasons:
             raise SentinelError(f"{ref} is not available: {'; '.join(causes(reasons))}")
 
-    def warm_up(self) -> None:
-        """Start to import torch while pytest collects."""
+    def _warm_up(self) -> None:
+        """Start to import torch while refs are looked up and pytest collects."""
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
 

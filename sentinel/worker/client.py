@@ -154,6 +154,8 @@ class Preloader:
         finally:
             theirs.close()
         self._channel = ours
+        with contextlib.suppress(OSError):  # if the process has already ended, `_greet` reports why
+            self._request({"op": "preload", "modules": self._preload})
 
     def _wrap(self, command: list[str]) -> list[str]:
         """Return the command, wrapped to run in strict containment if it starts another interpreter than Sentinel's.
@@ -196,7 +198,10 @@ class Preloader:
     def _greet(self, packages: Sequence[str] = ()) -> dict[str, Any]:
         preload = dict.fromkeys([*self._preload, *packages])
         try:
-            hello = self._hello or {**answers.of_greeting(self._answer()), "packages": {}}
+            hello = self._hello
+            if hello is None:
+                hello = dict(answers.of_greeting(self._answer()))
+                hello["packages"] = answers.of_preload(self._answer())
             missing = [name for name in preload if name not in hello["packages"]]
             if missing:
                 versions = answers.of_preload(self._ask({"op": "preload", "modules": missing}))
@@ -222,11 +227,14 @@ class Preloader:
         return self._channel
 
     def _ask(self, message: Mapping[str, Any], *fds: int) -> Any:
+        self._request(message, *fds)
+        return self._answer()
+
+    def _request(self, message: Mapping[str, Any], *fds: int) -> None:
         # A descriptor can only be sent together with ordinary bytes, so one byte precedes each command.
         self._open.settimeout(_PATIENCE)
         socket.send_fds(self._open, [b"!"], fds)
         protocol.send(self._open, message)
-        return self._answer()
 
     def _answer(self) -> Any:
         return protocol.receive(self._open, time.monotonic() + _PATIENCE)
