@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import gc
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,15 +43,20 @@ def syntax_of(content: str | bytes) -> ast.Module:
 
     :raises SyntaxError: if it is not valid Python or is nested too deeply for the parser.
     """
-    for last in (False, False, True):
+    with _PARSING:
+        collects = gc.isenabled()
+        gc.disable()
         try:
             return ast.parse(content)
         except (ValueError, MemoryError, RecursionError) as error:
             raise SyntaxError(f"{type(error).__name__} while parsing") from None
-        except SystemError:  # gh-106905: a garbage collection ran code during parsing; fixed in Python 3.11.8
-            if last:
-                raise
-    raise AssertionError("the loop returns or raises")
+        finally:
+            if collects:
+                gc.enable()
+
+
+#: Before Python 3.11.8, parsing raises SystemError if a garbage collection runs code meanwhile (gh-106905).
+_PARSING = threading.Lock()
 
 
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
