@@ -6,6 +6,7 @@ changed lines run.
 
 from __future__ import annotations
 
+import ast
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,8 +45,10 @@ from sentinel.search.guards import (
     Setting,
     constants,
     function_of,
+    merge,
     options,
     other_kinds,
+    values_in,
     ways_from,
 )
 from sentinel.search.scenarios import MASK_STYLES, Around, distinct
@@ -254,8 +257,18 @@ class Asking:
     def _constants(self, subject: Subject) -> Constants:
         """Return the constants, at both revisions, of the changed functions that the boundary reaches."""
         changed = self._selection.candidates[subject.name].changed
-        units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
-        return constants(filter(None, (function_of(unit.text) for unit in units)))
+        found: list[Constants] = []
+        for place, side in enumerate(SIDES):
+            units = [(one, other)[place] for _, one, other in changed]
+            functions = [function_of(each.text) for each in units if each is not None and each.kind == "function"]
+            if any(functions):
+                found.append(constants(filter(None, functions), self._module_values(side, subject)))
+        return merge(found)
+
+    def _module_values(self, side: str, subject: Subject) -> dict[str, ast.expr]:
+        """Return the module-level names that a boundary uses, each with its value."""
+        reached = self._selection.reached(side, subject)
+        return values_in(each.text for each in reached.units.values() if each.kind == "value") if reached else {}
 
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool], few: bool = False) -> None:
         outcome, examples = search.outcomes[NUMBERS_STAY], self.budget.examples
@@ -648,7 +661,8 @@ class Asking:
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
         yield from turns
-        kinds = [each for unit in units if (part := _part(unit)) is not None for each in other_kinds(part.node)]
+        named = {**self._module_values(BEFORE, subject), **self._module_values(AFTER, subject)}
+        kinds = [each for unit in units if (part := _part(unit)) is not None for each in other_kinds(part.node, named)]
         yield from ({**way, **each} for each in distinct(kinds) for way in ({}, *ways[:1]))
         yield from [{**way, **each} for way in ways for each in turns if not way.keys() & each.keys()][:_TURNS]
 

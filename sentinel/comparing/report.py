@@ -71,9 +71,22 @@ def _describe_settings(difference: Difference) -> str:
     """
     settings = difference.inputs.get(SETTINGS, {})
     options = {name: difference.inputs[name] for name in sorted(difference.decides)} | settings
-    texts = [name if name.endswith((" is true", " is false")) else f"{name} = {options[name]!r}" for name in options]
+    texts = [
+        name if name.endswith((" is true", " is false")) else f"{name} = {_shorten(value)}"
+        for name, value in options.items()
+    ]
     return f", if {message(', '.join(texts))}" if texts else ""
 
+
+def _shorten(value: object) -> str:
+    """Return the value as Python writes it; of a long string, only the start and the length."""
+    if isinstance(value, str) and len(value) > _LONG:
+        return f"{value[:_LONG]!r}... ({len(value)} characters)"
+    return repr(value)
+
+
+#: Number of characters of a string that a sentence shows.
+_LONG = 60
 
 #: Name at most this many laws in one sentence.
 _LAWS = 2

@@ -182,11 +182,12 @@ def _form(text: str) -> str:
 
 
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
-    """Put a string into a response. Without a string, put plain words before the answer.
+    """Put a string into a response. Without a string, put plain words before the answer, or after it.
 
     The string is followed by the same answer, so that all answers in the response are right or all are wrong. The
     contract does not define the score if only the string marks the answer, or if the string comes after the usual
     wording: some graders read the answer there, such as those that take everything after ``</think>``, and some do not.
+    Nor does it define the score if words follow the answer: some graders read only the end of a response.
     """
     inputs = {**inputs, "notation": "as_is", "right_answer": None}
     usual = WORDINGS.get(inputs["wording"], inputs["wording"])
@@ -194,9 +195,11 @@ def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[M
         return []
     if not text:
         room = length - 1 - len(worded(inputs["ground_truth"], usual))
-        return [({**inputs, "wording": f"{('so ' * room)[:room]}\n{usual}"}, True)] if room > 0 else []
-    stated = _form(text)
-    wordings = ((f"{stated}\n{usual}", True), (f"{usual}\n{stated}", False), (stated, False))
+        words = ("so " * room)[:room]
+        wordings = [(f"{words}\n{usual}", True), (f"{usual}\n{words}", False)] if room > 0 else []
+    else:
+        stated = _form(text)
+        wordings = [(f"{stated}\n{usual}", True), (f"{usual}\n{stated}", False), (stated, False)]
     return [({**inputs, "wording": wording}, defined) for wording, defined in wordings]
 
 

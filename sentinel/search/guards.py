@@ -88,6 +88,16 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
                 yield from functions_of(getattr(node, part, ()), owner)
 
 
+def values_of(body: Iterable[ast.stmt]) -> dict[str, ast.expr]:
+    """Return the names that statements assign, each with the assigned expression."""
+    values: dict[str, ast.expr] = {}
+    for node in body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            values |= {each.id: node.value for each in targets if isinstance(each, ast.Name)}
+    return values
+
+
 def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {}) -> Constants:
     """Return the numbers that functions use in comparisons, clipping, slices and defaults, and the strings that they
     search for.
@@ -121,6 +131,14 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
     usable = [each for each in numbers if math.isfinite(each) and abs(each) not in (0.0, 1.0)]
     sizes = [each for each in lengths if _FEW < each <= _LONGEST_TEXT]
     return Constants(tuple(usable[:_NUMBERS]), tuple(sizes[:_NUMBERS]), tuple(texts)[:_TEXTS])
+
+
+def merge(several: Iterable[Constants]) -> Constants:
+    """Return the constants of several functions, without duplicates."""
+    all_ = list(several)
+    kinds = ("numbers", "lengths", "texts")
+    numbers, lengths, texts = (dict.fromkeys(value for each in all_ for value in getattr(each, kind)) for kind in kinds)
+    return Constants(tuple(numbers)[:_NUMBERS], tuple(lengths)[:_NUMBERS], tuple(texts)[:_TEXTS])
 
 
 def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
@@ -192,9 +210,7 @@ class Code:
         """Return the functions, module-level values and names of a file; all three are empty if it cannot be parsed."""
         with suppress(SyntaxError):
             body = syntax_of(self.blob(file)).body
-            assigned = [each for each in body if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)]
-            values = {each.targets[0].id: each.value for each in assigned}  # type: ignore[attr-defined]
-            return dict(functions_of(body)), values, names_of(body)
+            return dict(functions_of(body)), values_of(body), names_of(body)
         return {}, {}, {}
 
     def part(self, file: str, name: str) -> Part:
@@ -218,12 +234,9 @@ class Code:
 
     def constants(self, file: str, line: int) -> Constants:
         """Return the constants of the functions that :meth:`reached` returns."""
-        several = [
+        return merge(
             constants([self._file(each)[0][name]], self._file(each)[1]) for each, name in self.reached(file, line)
-        ]
-        kinds = ("numbers", "lengths", "texts")
-        numbers, lengths, texts = (dict.fromkeys(v for each in several for v in getattr(each, kind)) for kind in kinds)
-        return Constants(tuple(numbers)[:_NUMBERS], tuple(lengths)[:_NUMBERS], tuple(texts)[:_TEXTS])
+        )
 
     def _called(self, file: str, name: str) -> Iterator[Place]:
         functions, _, names = self._file(file)
@@ -265,6 +278,15 @@ def _chain(node: ast.AST) -> str:
         start = _chain(node.value)
         return f"{start}.{node.attr}" if start else ""
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def values_in(texts: Iterable[str]) -> dict[str, ast.expr]:
+    """Parse the sources of assignments, and return the assigned names, each with its expression."""
+    values: dict[str, ast.expr] = {}
+    for text in texts:
+        with suppress(SyntaxError):
+            values |= values_of(syntax_of(textwrap.dedent(text)).body)
+    return values
 
 
 def function_of(text: str) -> _Function | None:
@@ -339,11 +361,14 @@ def options(source: str) -> dict[str, list[Any]]:
     return values_of
 
 
-def other_kinds(function: _Function) -> list[Setting]:
+def other_kinds(function: _Function, values: Mapping[str, ast.expr] = {}) -> list[Setting]:
     """Return settings that vary a function's arguments: its strings if the function works on strings, and the types of
-    its numbers if the function tests types."""
+    its numbers if the function tests types.
+
+    :param values: module-level name -> its value.
+    """
     attributes = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
-    found = constants([function])
+    found = constants([function], values)
     texts = ["blanks", "case", "empty"] if attributes & {*_SEARCHING, *_MATCHING, *_CHANGING} else []
     names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     numbers = ["tensor", "numpy"] if "isinstance" in names else []

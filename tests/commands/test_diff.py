@@ -1059,11 +1059,18 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("text.strip() == 'a'", "text == 'a'"), ("'a' in text[-300:]", "'a' in text")],
-    ids=["blanks", "length"],
+    [
+        ("text.strip() == 'a'", "text == 'a'"),
+        ("'a' in text[-300:]", "'a' in text"),
+        ("'a' in text[-LIMIT:]", "'a' in text"),
+    ],
+    ids=["blanks", "length", "named length"],
 )
 def test_a_changed_function_gets_other_texts(run_sentinel, tree, before, after):
     code = """
+LIMIT: int = 300
+
+
 def _scale(text):
     return 2 if {test} else 3
 

@@ -67,6 +67,15 @@ def test_the_oracle_does_not_judge_answers_marked_only_by_a_string():
     assert alone == [nothing_else_is_touched]
 
 
+def test_the_oracle_does_not_judge_answers_before_the_end_of_a_response():
+    laws = the_oracle_agrees, nothing_else_is_touched
+    subject = subject_of(RULE_REWARD, rule_reward("pkg.grade", "#### {answer}"), *laws)
+    plans = glimpses(subject, 0, laws, Constants(lengths=(300,)))
+    early = [law for law, inputs in plans if inputs[""]["wording"].startswith("#### {answer}\nso so")]
+    assert early
+    assert the_oracle_agrees not in early
+
+
 def test_messages_contain_the_strings_of_the_code():
     subject = subject_of(CONVERSATION, Binding("pkg.mask", "trained_tokens"), the_oracle_agrees)
     usual, drawn = (glimpses(subject, 0, subject.laws, each) for each in (Constants(), Constants(texts=("</think>",))))
