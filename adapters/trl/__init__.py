@@ -35,6 +35,7 @@ from sentinel.binding.kit import torch
 from .functions import FUNCTIONS
 from .runs import RUNS
 from .steps import STEPS as DOCUMENTED
+from .tools import TOOLS
 
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
 
@@ -1288,5 +1289,8 @@ TARGET = Target(
     },
     no_signal=_NO_SIGNAL,
     steps=DOCUMENTED,
-    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *REPORTS, *SINGLE, *STEPS, *ENGINES, *FUNCTIONS, *RUNS),
+    bindings=(
+        *(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *REPORTS, *SINGLE, *STEPS),
+        *(*ENGINES, *FUNCTIONS, *RUNS, *TOOLS),
+    ),
 )

@@ -1,0 +1,126 @@
+"""Bindings for the loop in which TRL's GRPO trainer calls tools and lets the model continue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel import AbsentError, Binding, StandIn
+from sentinel.binding import kit
+
+_GRPO = "trl.trainer.grpo_trainer"
+#: Ids of tokens: a prompt's are below 1,000, those of the environment start at 9,000, and those between are the
+#: model's, with a thousand for each row and a hundred for each turn.
+_ROW, _TURN, _HEARD = 1000, 100, 9000
+
+
+def _turn_of(ids: Sequence[int]) -> tuple[int, int]:
+    """Return the row and the turn in which the model generated these tokens, both from 0."""
+    row, rest = divmod(ids[0], _ROW)
+    return row - 1, rest // _TURN
+
+
+class _Episodes:
+    """Stands in for the model, the tools and the chat template of three rows. The middle row is the scenario's.
+
+    :ivar said: for each row, the number of tokens that the model generates in each turn.
+    :ivar heard: for each row, the number of tokens of the tool's answer after each turn; 0 if it calls no tool.
+    """
+
+    def __init__(self, inputs: Mapping[str, Any]) -> None:
+        self.said = [[2], list(inputs["said"]), [3, 2]]
+        self.heard = [[0], list(inputs["heard"]), [1, 0]]
+        self.turns = Counter[int]()
+
+    def prompts(self) -> list[list[int]]:
+        return [[10 + row, 20 + row] for row in range(3)]
+
+    def say(self, row: int) -> list[int]:
+        """Generate the next turn of a row."""
+        turn, self.turns[row] = self.turns[row], self.turns[row] + 1
+        return [_ROW * (1 + row) + _TURN * turn + place for place in range(self.said[row][turn])]
+
+    def message(self, ids: Sequence[int]) -> dict[str, Any]:
+        """Parse a turn. It calls the tool if the scenario has an answer to it."""
+        row, turn = _turn_of(ids)
+        told: dict[str, Any] = {"role": "assistant", "content": f"row {row}, turn {turn}"}
+        if self.heard[row][turn]:
+            call = {"name": "look", "arguments": {"turn": turn}}
+            told["tool_calls"] = [{"type": "function", "function": call}]
+        return told
+
+    def look(self, row: int, turn: int) -> Any:
+        """Answer the middle row with a text and a picture. Fail for the last row."""
+        if row == 2:
+            raise LookupError("closed")
+        picture = {"type": "image", "image": f"of row {row}"}
+        return [{"type": "text", "text": str(self.heard[row][turn])}, picture]
+
+    def generate(self, prompts: Any, images: Any, fields: Mapping[str, Any], *_: Any) -> tuple[Any, Any]:
+        """Generate a turn of each row. Its log-probs depend on the row's pictures and fields."""
+        said, log_probs = [], []
+        for place, prompt in enumerate(prompts):
+            row = prompt[0] - 10
+            own = sum(each == f"of row {row}" for each in images[place] or ()) if images else 0
+            mark = sum(fields["marks"][place]) if fields else 0
+            said.append(self.say(row))
+            log_probs.append([-0.5 - 0.125 * own - 0.25 * mark] * len(said[-1]))
+        return said, log_probs
+
+    def suffix(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the tokens of the tool's answers: as many as the text says, and one for an error."""
+        texts = [
+            each["content"] if isinstance(each["content"], str) else each["content"][0]["text"] for each in messages
+        ]
+        return [_HEARD + place for text in texts for place in range(int(text) if text.isdigit() else 1)]
+
+
+def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the scenario's episode in the middle of a batch. The first row calls no tool, and the last one's tool fails.
+
+    A token of the model that the mask counts as the environment's, or the other way round, is returned as -1.
+    """
+    if "multimodal_fields" not in boundary.parameters:
+        raise AbsentError("not in this version: the loop with pictures of tools")
+    episodes, prompts = _Episodes(inputs), [[{"role": "user", "content": f"row {row}"}] for row in range(3)]
+    said = [episodes.say(row) for row in range(3)]
+    trainer = kit.make_unbuilt(
+        boundary.owner,
+        max_tool_calling_iterations=len(inputs["said"]) - 1,
+        max_completion_length=100,
+        use_vllm=False,
+        model=kit.stand_in(config=kit.stand_in(max_position_embeddings=1000)),
+        _is_vlm=False,
+        _tokenizer=None,
+        _sync_tool_dicts=[{"look": lambda turn, row=row: episodes.look(row, turn)} for row in range(3)],
+        _async_tool_dicts=[{} for _ in range(3)],
+        _get_tool_suffix_ids=episodes.suffix,
+        _generate_single_turn=episodes.generate,
+    )
+    with kit.swap(boundary.module, "parse_response", lambda _, ids, **__: episodes.message(ids)):
+        mask, _, ids, *_ = boundary.function(
+            trainer,
+            prompts,
+            episodes.prompts(),
+            said,
+            [[episodes.message(each)] for each in said],
+            [[-0.5] * len(each) for each in said],
+            None,
+            {"marks": [[1], [0], [2]]},
+        )
+    own = [token < _HEARD for token in ids[1]]
+    loss_mask = [counted if bool(counted) == spoken else -1 for counted, spoken in zip(mask[1], own)]
+    return {"loss_mask": loss_mask if len(own) == len(mask[1]) else mask[1], "cut": False}
+
+
+TOOLS = (
+    Binding(
+        f"{_GRPO}.GRPOTrainer._tool_call_loop", "rollout_episode", call=_episode, fixed={"max_tokens": 100},
+        stand_ins=(
+            StandIn("self", "TRL's class without its constructor, which loads a model"),
+            StandIn("_generate_single_turn", "replaces the model; returns as many tokens as the scenario sets"),
+            StandIn("_get_tool_suffix_ids", "replaces the chat template; returns as many tokens as the scenario sets"),
+        ),
+    ),
+)  # fmt: skip
