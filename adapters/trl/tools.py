@@ -13,6 +13,8 @@ _GRPO = "trl.trainer.grpo_trainer"
 #: Ids of tokens: a prompt's are below 1,000, those of the environment start at 9,000, and those between are the
 #: model's, with a thousand for each row and a hundred for each turn.
 _ROW, _TURN, _HEARD = 1000, 100, 9000
+#: The maximum number of tokens of a completion.
+_LONGEST = 100
 
 
 def _turn_of(ids: Sequence[int]) -> tuple[int, int]:
@@ -22,19 +24,21 @@ def _turn_of(ids: Sequence[int]) -> tuple[int, int]:
 
 
 class _Episodes:
-    """Stands in for the model, the tools and the chat template of three rows. The middle row is the scenario's.
+    """Stands in for the model, the tools and the chat template of five rows. The second row is the scenario's.
+
+    The others call a tool once; call none; call one that fails; and get an answer that is too long.
 
     :ivar said: for each row, the number of tokens that the model generates in each turn.
     :ivar heard: for each row, the number of tokens of the tool's answer after each turn; 0 if it calls no tool.
     """
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
-        self.said = [[2], list(inputs["said"]), [3, 2]]
-        self.heard = [[0], list(inputs["heard"]), [1, 0]]
+        self.said = [[2, 1], list(inputs["said"]), [2], [3, 2], [2, 2]]
+        self.heard = [[1, 0], list(inputs["heard"]), [0], [1, 0], [2 * _LONGEST, 0]]
         self.turns = Counter[int]()
 
     def prompts(self) -> list[list[int]]:
-        return [[10 + row, 20 + row] for row in range(3)]
+        return [[10 + row, 20 + row] for row in range(len(self.said))]
 
     def say(self, row: int) -> list[int]:
         """Generate the next turn of a row."""
@@ -51,8 +55,8 @@ class _Episodes:
         return told
 
     def look(self, row: int, turn: int) -> Any:
-        """Answer the middle row with a text and a picture. Fail for the last row."""
-        if row == 2:
+        """Answer with a text and a picture, or fail."""
+        if row == 3:
             raise LookupError("closed")
         picture = {"type": "image", "image": f"of row {row}"}
         return [{"type": "text", "text": str(self.heard[row][turn])}, picture]
@@ -77,37 +81,38 @@ class _Episodes:
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the scenario's episode in the middle of a batch. The first row calls no tool, and the last one's tool fails.
+    """Run the scenario's episode as one row of a batch.
 
     A token of the model that the mask counts as the environment's, or the other way round, is returned as -1.
     """
     if "multimodal_fields" not in boundary.parameters:
         raise AbsentError("not in this version: the loop with pictures of tools")
-    episodes, prompts = _Episodes(inputs), [[{"role": "user", "content": f"row {row}"}] for row in range(3)]
-    said = [episodes.say(row) for row in range(3)]
+    episodes = _Episodes(inputs)
+    rows = range(len(episodes.said))
+    said = [episodes.say(row) for row in rows]
     trainer = kit.make_unbuilt(
         boundary.owner,
         max_tool_calling_iterations=len(inputs["said"]) - 1,
-        max_completion_length=100,
+        max_completion_length=_LONGEST,
         use_vllm=False,
         model=kit.stand_in(config=kit.stand_in(max_position_embeddings=1000)),
         _is_vlm=False,
         _tokenizer=None,
-        _sync_tool_dicts=[{"look": lambda turn, row=row: episodes.look(row, turn)} for row in range(3)],
-        _async_tool_dicts=[{} for _ in range(3)],
+        _sync_tool_dicts=[{"look": lambda turn, row=row: episodes.look(row, turn)} for row in rows],
+        _async_tool_dicts=[{} for _ in rows],
         _get_tool_suffix_ids=episodes.suffix,
         _generate_single_turn=episodes.generate,
     )
     with kit.swap(boundary.module, "parse_response", lambda _, ids, **__: episodes.message(ids)):
         mask, _, ids, *_ = boundary.function(
             trainer,
-            prompts,
+            [[{"role": "user", "content": f"row {row}"}] for row in rows],
             episodes.prompts(),
             said,
             [[episodes.message(each)] for each in said],
             [[-0.5] * len(each) for each in said],
             None,
-            {"marks": [[1], [0], [2]]},
+            {"marks": [[1 + row] for row in rows]},
         )
     own = [token < _HEARD for token in ids[1]]
     loss_mask = [counted if bool(counted) == spoken else -1 for counted, spoken in zip(mask[1], own)]
