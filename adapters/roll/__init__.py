@@ -708,6 +708,7 @@ def _variants(owner: str, kind: str, path: str, line: int) -> Binding:
         call=partial(_variant_loss, kind),
         imports=(PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG, _BASE_CONFIG),
         stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS),
+        requires=(f"{_BASE_CONFIG}.TrainInferCorrectionConfig",),
         fixed={"scores": None},
         accepts={**_AGGREGATION, "algorithm": tuple(_VARIANTS)},
         dialects=(_SUM_OVER_SEQUENCES, of_tokens),

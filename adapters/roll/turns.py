@@ -162,7 +162,7 @@ BINDINGS = (
     *(
         Binding(
             f"{_MANAGERS}.{path}.formulate_rollouts", "collation", call=call, fixed=_TURN,
-            imports=(PROTOCOL, _CACHE, _CONSTANTS), stand_ins=(_ENVIRONMENT, _CLOCK),
+            imports=(PROTOCOL, _CACHE, _CONSTANTS), stand_ins=(_ENVIRONMENT, _CLOCK), requires=(_CACHE,),
         )
         for path, call in (
             ("agent_native_env_manager.AgentNativeStepEnvManager", _stepwise),
