@@ -12,7 +12,8 @@ from sentinel.binding.kit import torch
 
 from .shared import CONFIGURED, GYM, configuration_of
 
-_ASYNC = "skyrl.train.fully_async_trainer"
+_ASYNC = "skyrl.train.fully_async_trainer.FullyAsyncRayPPOTrainer"
+_GROUPS = f"{_ASYNC}.convert_generation_group_mini_batch_to_training_input"
 _OUTPUTS, _REPORTS = "skyrl.train.generators.utils", "skyrl.train.utils.trainer_utils"
 _GENERATOR = "skyrl.train.generators.skyrl_gym_generator.SkyRLGymGenerator"
 _COLLATOR = "skyrl.train.dataset.collators.PackedDataCollator.__call__"
@@ -164,8 +165,7 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             prompts=[[{"role": "user", "content": str(row)}]],
         )
 
-    dropped = ([group(0, count)],) if "dropped_groups" in boundary.parameters else ()
-    batch = boundary.function(made, [group(row, row) for row in range(count)], *dropped)
+    batch = boundary.function(made, [group(row, row) for row in range(count)], [group(0, count)])
     names = ("sequences", "attention_mask", "response_mask", "rewards", "loss_mask", "rollout_logprobs")
     return {"samples": [_padded(row, *(batch[name][row] for name in names)) for row in range(count)]}
 
@@ -175,8 +175,7 @@ def _made_tensors(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = _rollouts(samples)
     lists = [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(given["response_ids"], given["rewards"])]
     tokens = (given["prompt_token_ids"], given["response_ids"], lists, given["loss_masks"], given["rollout_logprobs"])
-    first = kit.stand_in(pad_token_id=_PAD) if "tokenizer" in boundary.parameters else _PAD
-    columns = boundary.function(first, *tokens)[:6]
+    columns = boundary.function(_PAD, *tokens)[:6]
     return {"samples": [_padded(row, *(column[row] for column in columns)) for row in range(len(samples))]}
 
 
@@ -262,12 +261,15 @@ BINDINGS = (
     Binding(
         f"{_GENERATOR}.generate", "collation", call=_generated, fixed=_RESPONSE,
         stand_ins=(StandIn("self", "the real constructor needs a tokenizer and an engine"), _LOOP, _BAR),
+        requires=(f"{_GENERATOR}.generate(disable_tqdm)",),
     ),
     Binding(
-        f"{_ASYNC}.FullyAsyncRayPPOTrainer.convert_generation_group_mini_batch_to_training_input", "collation",
-        call=_concatenated, fixed=_RESPONSE, imports=CONFIGURED, stand_ins=(GYM, _TRAINER, _TOKENIZER),
+        _GROUPS, "collation", requires=(f"{_GROUPS}(dropped_groups)",), call=_concatenated,
+        fixed=_RESPONSE, imports=CONFIGURED, stand_ins=(GYM, _TRAINER, _TOKENIZER),
     ),
-    Binding(_PADDING, "collation", call=_made_tensors, fixed=_RESPONSE, stand_ins=(_TOKENIZER,)),
+    Binding(
+        _PADDING, "collation", call=_made_tensors, fixed=_RESPONSE, requires=(f"{_PADDING}(pad_token_id)",),
+    ),
     Binding(f"{_OUTPUTS}._merge_single_trajectory", "collation", call=_merged, fixed=_RESPONSE),
     Binding(_COLLATOR, "collation", call=_binned, fixed=_TOKENS, stand_ins=(_TOKENIZER,)),
     Binding(f"{_REPORTS}.calculate_per_dataset_metrics", "pass_at_k", call=_passed, accepts={"of": ("all",)}),
