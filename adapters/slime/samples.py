@@ -14,6 +14,7 @@ from sentinel.binding.kit import torch
 from .shared import ARGS, CP, TYPES, one_rank
 
 _TRAJECTORY, _SHARED = "slime.agent.trajectory", "slime.utils.data.process_rollout_data"
+_SCHEDULE = "slime.utils.dp_schedule.build_dp_schedule(rollout_indices)"
 _REPORTS = "slime.observability.train_metric_utils"
 _STORE = StandIn("ray", "holds the parts of a batch in this process")
 _LOGGED = StandIn("logging_utils", "records the reported metrics, which are the observation")
@@ -152,7 +153,10 @@ BINDINGS = (
         Binding(f"{_TRAJECTORY}.{path}", "collation", call=_recorded, fixed=_RESPONSE, imports=(TYPES,))
         for path in ("_SampleBuilder.to_sample", "_SampleBuilder.append_turn", "TrajectoryManager.get_trajectory")
     ),
-    Binding(_SHARED, "collation", call=_processed, fixed=_RESPONSE, stand_ins=(ARGS, _STORE)),
+    # Older versions of this function distribute the samples themselves.
+    Binding(
+        _SHARED, "collation", call=_processed, fixed=_RESPONSE, stand_ins=(ARGS, _STORE), requires=(_SCHEDULE,),
+    ),
     Binding(
         f"{_REPORTS}.log_rollout_data", "mean_of_parts", call=_logged, imports=(CP,), fixed={"missing": False},
         stand_ins=(ARGS, MPU, RANKS, _LOGGED),
