@@ -24,7 +24,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import agents, containers, data, objectives, rewards
+from . import agents, containers, data, objectives, reports, rewards, turns
 from .containers import PROTOCOL
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
@@ -498,6 +498,57 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     return {"loss": loss}
 
 
+#: Algorithm of the contract -> the variant of ROLL's policy-gradient workers.
+_VARIANTS = {"reinforce": "vanilla", "ppo": "ppo", "cispo": "tis", "cispo_unified": "cispo", "kimi": "kimi15"}
+
+
+def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the loss of a microbatch of a worker with several policy-gradient losses, without KL and entropy terms.
+
+    The reference policy is another one than the old policy, so that the reported KLs differ.
+    """
+    options = {
+        **_clip_options(inputs),
+        "loss_agg_mode": inputs["loss_agg_mode"],
+        "enable_old_logprobs_recompute": True,
+        "use_kl_loss": False,
+        "entropy_loss_coef": 0,
+        **({"ratio_type": "token"} if kind == "agentic" else {"rl_loss_coef": 1.0}),
+    }
+    worker = _worker(
+        boundary, kind, options, {**_variant_options(inputs), "pg_variant": _VARIANTS[inputs["algorithm"]]}
+    )
+    for name in dir(boundary.owner):
+        if name.startswith(("_compute_", "_get_pg")):
+            setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
+    worker._pg_variant_logged = True
+    correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
+    correction.is_weight.enabled = inputs["importance_weights"] is not None
+    worker.pipeline_config.train_infer_correction = correction
+    log_probs, old, mask = inputs["log_probs"], inputs["old_log_probs"], kit.prepend_prompt(inputs["response_mask"])
+    worker.strategy = kit.stand_in(
+        op_compute_log_probs=lambda **_: log_probs, op_compute_entropy=lambda **_: log_probs.detach() * -2
+    )
+    weights = inputs["importance_weights"]
+    scores = 1.0 - torch.arange(len(mask)) % 2
+    tensors = {
+        "response_mask": mask,
+        "input_ids": torch.zeros_like(mask, dtype=torch.long),
+        "ref_log_probs": old - 0.25,
+        "old_log_probs": old,
+        "advantages": inputs["advantages"],
+        "train_infer_is_weight": torch.ones_like(old) if weights is None else weights,
+        "scores": scores,
+    }
+    trajectories = [f"trajectory {row}" for row in range(len(mask))]
+    data = _batch(boundary, tensors, {"traj_id": trajectories, "episode_scores": scores.tolist()})
+    data.meta_info.update(_counts(inputs))
+    platform = kit.stand_in(device_type=boundary.device)
+    with kit.swap_all(boundary.module, **({"current_platform": platform} if kind == "agentic" else {})):
+        loss, _ = boundary.function(worker, data, torch.zeros(()))
+    return {"loss": loss}
+
+
 _FSDP = "roll.distributed.strategy.fsdp2_strategy"
 _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
@@ -646,6 +697,21 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
         stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS),
         dialects=(_SUM_OVER_SEQUENCES,),
         **{**more, "accepts": {**_AGGREGATION, **more.get("accepts", {})}},
+    )
+
+
+def _variants(owner: str, kind: str, path: str, line: int) -> Binding:
+    of_tokens = replace(_token_ratio(path, {"Kimi k1.5": line}, "Kimi k1.5")[0], where={"algorithm": ("kimi",)})
+    return Binding(
+        f"{owner}.loss_func",
+        "policy_loss",
+        call=partial(_variant_loss, kind),
+        imports=(PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG, _BASE_CONFIG),
+        stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS),
+        requires=(f"{_BASE_CONFIG}.TrainInferCorrectionConfig",),
+        fixed={"scores": None},
+        accepts={**_AGGREGATION, "algorithm": tuple(_VARIANTS)},
+        dialects=(_SUM_OVER_SEQUENCES, of_tokens),
     )
 
 
@@ -862,6 +928,8 @@ TARGET = Target(
             formerly=("roll.pipeline.base_worker.ActorWorker.loss_func",), fixed={"algorithm": "ppo"},
             accepts={"ratio_level": (None, "segment")},
         ),
+        _variants(_RLVR_PG, "rlvr", "pipeline/rlvr/actor_pg_worker.py", 430),
+        _variants(_AGENTIC_PG, "agentic", "pipeline/agentic/agentic_actor_pg_worker.py", 451),
         Binding(
             "roll.pipeline.base_worker.CriticWorker.loss_func", "value_loss", call=_critic_loss,
             imports=(PROTOCOL, _RLVR_CONFIG, _WORKER_CONFIG), stand_ins=(_SELF, _CONFIG, _ADDRESS),
@@ -928,6 +996,7 @@ TARGET = Target(
             for function in ("reduce_metrics", "reduce_metrics_list", "aggregate_metrics")
         ),
         *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS, *objectives.BINDINGS,
+        *turns.BINDINGS, *reports.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # Stub modules need these versions, because ROLL's engine wrappers raise an exception for unknown ones.

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sentinel import PackageRoot, Registry, Target
 
-from . import containers, driver, functions, rewards, rollouts, tensors, workers
+from . import batches, containers, driver, functions, rewards, rollouts, tensors, workers
 from .shared import MOVED, PPO
 
 #: Batches are float32, and models are bfloat16 or float32.
@@ -63,6 +63,7 @@ TARGET = Target(
         *rollouts.BINDINGS,
         *rewards.BINDINGS,
         *functions.BINDINGS,
+        *batches.BINDINGS,
         *(replace(binding, dtypes=_DTYPES) for binding in tensors.BINDINGS),
     ),
     no_signal=_NO_SIGNAL,

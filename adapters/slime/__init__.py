@@ -16,7 +16,7 @@ from sentinel.binding import kit
 from sentinel.binding.families import MPU, normalised_rewards, policy_loss
 from sentinel.binding.kit import torch
 
-from . import balancing, data, log_probs, rewards, rollouts, steps
+from . import balancing, data, log_probs, rewards, rollouts, samples, steps
 from .shared import (
     ARGS,
     CP,
@@ -460,7 +460,7 @@ TARGET = Target(
             stand_ins=(SELF, ARGS), fixed={"group_layout": "consecutive"}, accepts={"std_level": (None, "group")},
         ),
         *log_probs.BINDINGS, *rewards.BINDINGS, *rollouts.BINDINGS, *steps.BINDINGS, *balancing.BINDINGS,
-        *data.BINDINGS,
+        *data.BINDINGS, *samples.BINDINGS,
     ),
     no_signal=_NO_SIGNAL,
 )  # fmt: skip

@@ -1,0 +1,276 @@
+"""Bindings for SkyRL's functions that join, merge, pad, pack and report finished rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel import Binding, StandIn
+from sentinel.binding import kit
+from sentinel.binding.kit import torch
+
+from .shared import CONFIGURED, GYM, configuration_of
+
+_ASYNC = "skyrl.train.fully_async_trainer.FullyAsyncRayPPOTrainer"
+_GROUPS = f"{_ASYNC}.convert_generation_group_mini_batch_to_training_input"
+_OUTPUTS, _REPORTS = "skyrl.train.generators.utils", "skyrl.train.utils.trainer_utils"
+_GENERATOR = "skyrl.train.generators.skyrl_gym_generator.SkyRLGymGenerator"
+_COLLATOR = "skyrl.train.dataset.collators.PackedDataCollator.__call__"
+_PADDING = "skyrl.train.dataset.preprocess.convert_prompts_responses_to_batch_tensors"
+
+_TRAINER = StandIn("self", "the real trainer starts Ray; the step reads only these attributes")
+_TOKENIZER = StandIn("tokenizer", "the step reads only its pad_token_id, or prints what it decodes")
+_LOOP = StandIn("agent_loop", "returns the scenario's responses; the loop has bindings of its own")
+_BAR = StandIn("tqdm", "awaits the tasks without a progress bar")
+
+#: The columns of a response. Its prompt and its loss mask are made by the adapter.
+_RESPONSE = {
+    "layouts": {
+        "response": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
+        "log_probs": {"kind": "tensor", "dtype": "float32", "shape": ["tokens"]},
+        "reward": {"kind": "tensor", "dtype": "float32", "shape": []},
+    }
+}
+_TOKENS = {"layouts": {"tokens": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]}}}
+_PAD, _MORE = 7, 0.25
+#: Two of SkyRL's own environments. Reports have the mean of each one's metrics.
+_ENVIRONMENTS = ("gsm8k", "aime")
+
+
+def _prompt(place: int) -> list[int]:
+    return [1000 + place] * (1 + place)
+
+
+def _mask(count: int) -> list[int]:
+    """Return a mask without the second token, if there is one."""
+    return [int(place != 1) for place in range(count)]
+
+
+def _rollouts(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the samples as a generator's output. Rewards begin with 0, so each is increased."""
+    return {
+        "prompt_token_ids": [_prompt(place) for place, _ in enumerate(samples)],
+        "response_ids": [sample["response"].tolist() for sample in samples],
+        "rewards": [float(sample["reward"]) + _MORE for sample in samples],
+        "loss_masks": [_mask(len(sample["response"])) for sample in samples],
+        "rollout_logprobs": [sample["log_probs"].tolist() for sample in samples],
+        "stop_reasons": ["length" if place % 2 else "stop" for place, _ in enumerate(samples)],
+    }
+
+
+def _listed(told: Mapping[str, Any], like: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the samples of a generator's output, or nothing for those whose other entries are not as in ``like``."""
+    same = ("prompt_token_ids", "loss_masks", "stop_reasons")
+    count = len(told["response_ids"])
+    return [
+        {
+            "response": torch.tensor(told["response_ids"][row]),
+            "log_probs": torch.tensor(told["rollout_logprobs"][row]),
+            "reward": torch.tensor(told["rewards"][row] - _MORE),
+        }
+        if all(told[name][row] == like[name][row] for name in same)
+        else {}
+        for row in range(count)
+    ]
+
+
+def _padded(row: int, ids: Any, there: Any, answered: Any, rewards: Any, mask: Any, log_probs: Any) -> dict[str, Any]:
+    """Return a sample of rows that are padded on the left, or nothing if a column is not where it belongs."""
+    count = int(answered.sum())
+    first, start = len(answered) - count, len(ids) - count
+    fits = [
+        bool(answered[first:].all()) and not mask[:first].any() and not rewards[:-1].any(),
+        ids[there.bool()][: -count or None].tolist() == _prompt(row) and int(there.sum()) == count + len(_prompt(row)),
+        mask[first:].tolist() == _mask(count) and bool((ids[~there.bool()] == _PAD).all()),
+        not log_probs[:first].any(),
+    ]
+    columns = {"response": ids[start:], "log_probs": log_probs[first:], "reward": rewards[-1] - _MORE}
+    return columns if all(fits) else {}
+
+
+def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Let SkyRL run an agent loop for each prompt and join the results. The loop returns the scenario's response."""
+    samples = inputs["samples"]
+    given, asked = _rollouts(samples), list[Any]()
+
+    async def loop(prompt: Any, env_class: Any, extras: Any, *limits: Any, **more: Any) -> Any:
+        row = int(prompt[0]["content"])
+        asked.append((row, env_class, extras, limits[:2], more.get("sampling_params")))
+        return kit.stand_in(
+            response_ids=given["response_ids"][row],
+            reward=given["rewards"][row],
+            stop_reason=given["stop_reasons"][row],
+            loss_mask=given["loss_masks"][row],
+            prompt_ids=given["prompt_token_ids"][row],
+            rollout_logprobs=given["rollout_logprobs"][row],
+            env_metrics={"turns": 1.0 + row},
+            e2e_time=2.0 + row,
+            time_splits=None,
+            pixel_values=None,
+            image_grid_thw=None,
+            rollout_expert_indices=None,
+        )
+
+    off = ("step_wise_trajectories", "zero_reward_on_non_stop", "apply_overlong_filtering", "use_cache_salt")
+    settings = kit.stand_in(
+        **dict.fromkeys(off, False),
+        sampling_params=kit.stand_in(max_generate_length=100, logprobs=1),
+        max_input_length=1000,
+        inference_engine=kit.stand_in(enable_return_routed_experts=False),
+    )
+    made = kit.make_unbuilt(boundary.owner, generator_cfg=settings, batched=False, agent_loop=loop)
+    count = len(samples)
+    request = {
+        "prompts": [[{"role": "user", "content": str(row)}] for row in range(count)],
+        "env_classes": [_ENVIRONMENTS[row % 2] for row in range(count)],
+        "env_extras": [{"row": row} for row in range(count)],
+        "sampling_params": {"logprobs": 1, "top_k": 5},
+    }
+    bar = kit.stand_in(gather=lambda *tasks, **_: asyncio.gather(*tasks))
+    with kit.swap(boundary.module, "tqdm", bar):
+        told = kit.run_async(boundary.function(made, request))
+    own = [(row, _ENVIRONMENTS[row % 2], {"row": row}, (100, 1000), request["sampling_params"]) for row in range(count)]
+    return {"samples": _listed(told, given) if sorted(asked, key=lambda one: one[0]) == own else []}
+
+
+def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a training batch of groups of one response, one of which was generated by an older policy.
+
+    A further group was dropped, so only metrics have it.
+    """
+    samples = inputs["samples"]
+    given, count = _rollouts(samples), len(samples)
+    sizes = {"trainer.train_batch_size": count, "trainer.policy_mini_batch_size": count}
+    made = kit.make_unbuilt(
+        boundary.owner,
+        cfg=configuration_of(boundary, {**sizes, "generator.n_samples_per_prompt": 1}),
+        tokenizer=kit.stand_in(pad_token_id=_PAD, decode=str),
+        all_metrics={},
+        dispatch=kit.stand_in(get_lcm_dp_size=lambda: 1),
+        global_step=7,
+        max_staleness_steps=1,
+        trajectory_logger=None,
+    )
+
+    def group(row: int, number: int) -> Any:
+        output = {name: column[row : row + 1] for name, column in given.items()}
+        output |= {"rollout_metrics": {"own/avg": 1.5 + number}, "trajectory_generation_times": [2.0 + number]}
+        step = 7 - number
+        return kit.stand_in(
+            generator_output=output,
+            uid=str(number),
+            global_step_when_scheduled=step,
+            group_completion_time_s=3.0 + number * number,
+            prompts=[[{"role": "user", "content": str(row)}]],
+        )
+
+    batch = boundary.function(made, [group(row, row) for row in range(count)], [group(0, count)])
+    names = ("sequences", "attention_mask", "response_mask", "rewards", "loss_mask", "rollout_logprobs")
+    return {"samples": [_padded(row, *(batch[name][row] for name in names)) for row in range(count)]}
+
+
+def _made_tensors(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    samples = inputs["samples"]
+    given = _rollouts(samples)
+    lists = [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(given["response_ids"], given["rewards"])]
+    tokens = (given["prompt_token_ids"], given["response_ids"], lists, given["loss_masks"], given["rollout_logprobs"])
+    columns = boundary.function(_PAD, *tokens)[:6]
+    return {"samples": [_padded(row, *(column[row] for column in columns)) for row in range(len(samples))]}
+
+
+def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the turns of a trajectory with SkyRL, and read each turn from the merged response.
+
+    Before each turn but the first, the environment says as many tokens as the turn has a number. The last turn's
+    reward stays, so the rewards of the others come from the scenario.
+    """
+    samples = inputs["samples"]
+    given, count = _rollouts(samples), len(samples)
+    held, heard = [5, 6], [[2000 + place] * place for place in range(count)]
+    for place, ids in enumerate(given["response_ids"]):
+        given["prompt_token_ids"][place] = held = held + heard[place]
+        held = held + ids
+    given |= {"trajectory_ids": ["one"] * count, "is_last_step": [place + 1 == count for place in range(count)]}
+    told = boundary.function(given)
+    ids, mask, logs = (told[name][0] for name in ("response_ids", "loss_masks", "rollout_logprobs"))
+    whole = told["prompt_token_ids"] == [[5, 6]] and told["rewards"] == given["rewards"][-1:]
+    whole = whole and told["is_last_step"] == [True] and told["stop_reasons"] == given["stop_reasons"][-1:]
+    found, start = [], 0
+    for place, sample in enumerate(samples):
+        end = start + place
+        silent = ids[start:end] == heard[place] and not any([*mask[start:end], *logs[start:end]])
+        start, end = end, end + len(sample["response"])
+        fits = whole and silent and mask[start:end] == _mask(end - start)
+        columns = {"response": torch.tensor(ids[start:end]), "log_probs": torch.tensor(logs[start:end])}
+        found.append({**columns, "reward": sample["reward"]} if fits else {})
+        start = end
+    return {"samples": found if start == len(ids) else []}
+
+
+def _binned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pack rows with SkyRL's collator for two ranks, and read each row at the offsets that SkyRL returns.
+
+    Segments are padded to a multiple of four tokens. Each row begins with one more token, its prompt.
+    """
+    samples = inputs["samples"]
+    rows = [[9, *sample["tokens"].tolist()] for sample in samples]
+    masks = [_mask(len(row) - 1) for row in rows]
+    examples = [
+        {"input_ids": row, "loss_mask": mask, "attention_mask": [1] * len(row), "num_actions": len(mask)}
+        for row, mask in zip(rows, masks)
+    ]
+    ranks = 2 if len(rows) > 1 else 1
+    sizes = {"tp_size": 1, "pp_size": 1, "cp_size": 2, "dp_size": ranks}
+    options = {"max_tokens_per_microbatch": 12, "batch_size": len(rows), "micro_train_batch_size_per_gpu": 1, **sizes}
+    made = boundary.owner(kit.stand_in(pad_token_id=_PAD), **options)
+    batch = boundary.function(made, examples, batch_size=len(rows))
+    share, found = 1 / sum(map(sum, masks)), dict[int, dict[str, Any]]()
+    for ids, there, loss, lengths in zip(*(batch[name] for name in _BINS)):
+        start = 0
+        for length in lengths.tolist():
+            own = ids[start : start + length].tolist()
+            flags = loss[start : start + length].tolist()
+            step = start + -(-length // 4) * 4
+            row = rows.index(own) if own in rows else -1
+            fits = row >= 0 and bool(there[start : start + length].all()) and not there[start + length : step].any()
+            fits = fits and torch.allclose(
+                torch.tensor(flags[: length - 1]), torch.tensor([share * flag for flag in masks[row]])
+            )
+            if fits and not any(loss[start + length - 1 : step].tolist()):
+                found[row] = {"tokens": ids[start + 1 : start + length]}
+            start = step
+    return {"samples": [found.get(row, {}) for row in range(len(rows))]}
+
+
+_BINS = ("sequences", "attention_mask", "loss_mask", "sub_seq_lengths")
+
+
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what SkyRL reports about one of two data sets. In the other one, right and wrong are exchanged."""
+    right, count = inputs["right"], len(inputs["right"][0])
+    rows = [(name, place, value) for place, own in enumerate(right) for value in own for name in ("own", "other")]
+    rewards = [float(value if name == "own" else 1 - value) for name, _, value in rows]
+    output = {"rewards": rewards, "response_ids": [[1]] * len(rows)}
+    uids, sources = [f"{name} {place}" for name, place, _ in rows], [name for name, *_ in rows]
+    told = boundary.function(output, uids, sources, count)
+    return {"pass_at_k": told[f"eval/own/pass_at_{count}"], "mean": told["eval/own/avg_score"]}
+
+
+BINDINGS = (
+    Binding(
+        f"{_GENERATOR}.generate", "collation", call=_generated, fixed=_RESPONSE,
+        stand_ins=(StandIn("self", "the real constructor needs a tokenizer and an engine"), _LOOP, _BAR),
+        requires=(f"{_GENERATOR}.generate(disable_tqdm)",),
+    ),
+    Binding(
+        _GROUPS, "collation", requires=(f"{_GROUPS}(dropped_groups)",), call=_concatenated,
+        fixed=_RESPONSE, imports=CONFIGURED, stand_ins=(GYM, _TRAINER, _TOKENIZER),
+    ),
+    Binding(
+        _PADDING, "collation", call=_made_tensors, fixed=_RESPONSE, requires=(f"{_PADDING}(pad_token_id)",),
+    ),
+    Binding(f"{_OUTPUTS}._merge_single_trajectory", "collation", call=_merged, fixed=_RESPONSE),
+    Binding(_COLLATOR, "collation", call=_binned, fixed=_TOKENS, stand_ins=(_TOKENIZER,)),
+    Binding(f"{_REPORTS}.calculate_per_dataset_metrics", "pass_at_k", call=_passed, accepts={"of": ("all",)}),
+)  # fmt: skip
