@@ -1251,6 +1251,112 @@ _CALLS = (
 )  # fmt: skip
 
 
+# -- training loops
+
+#: A step has four rows, in two microbatches. Validation rows are numbered from ``_VALIDATION``.
+_MICRO, _STEP, _VALIDATION, _REJECTED = 2, 4, 100, 60
+
+
+class _Loader(list[Any]):
+    """A stand-in data loader, which has no sampler."""
+
+    sampler = None
+
+
+def _scorer(trained: list[int], sign: float, weight: float) -> Any:
+    """Make a model with one parameter, which scores tokens by the number of their row. The model records the rows that
+    it is trained on.
+    """
+
+    class Scorer(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor(weight))
+            self.config, self.model = kit.stand_in(), "model"
+
+        def forward(self, ids: Any, attention_mask: Any, return_output: bool = False, **options: Any) -> Any:
+            numbers = ids[:, :1]
+            if self.training:
+                trained.extend(number for number in numbers[:, 0].tolist() if number < _REJECTED)
+            levels = torch.where(numbers >= _VALIDATION, numbers % 2, 0.4 + numbers % 2 / 5 + ids % 7 / 100)
+            scores = self.weight * sign * levels.expand(ids.shape)
+            scores = scores[:, :-1] if "return_logprobs" in options else scores[:, 0]
+            return (scores, kit.Named(aux_loss=self.weight / 4)) if return_output else scores
+
+    return Scorer()
+
+
+def _microbatch(numbers: Sequence[int], pairs: bool) -> tuple[Any, ...]:
+    """Make a microbatch, whose rows have one or two tokens after their number. A pair's chosen row has the number."""
+    ids, mask = torch.tensor([[[number, 5, 6]] for number in numbers]), torch.ones(len(numbers), 1, 3)
+    mask[1::2, :, -1] = 0
+    if not pairs:
+        return ids, mask.long(), mask
+    rejected = ids.clone()
+    rejected[..., 0] = _REJECTED
+    return ids, mask, rejected, mask.flip(0), [1] * len(numbers)
+
+
+def _fitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Fit a model of one parameter. OpenRLHF's evaluation averages over batches, so validation batches have one row."""
+    did: dict[str, list[Any]] = {name: [] for name in ("trained", "validated", "validation", "saved")}
+    pairs, micro = _FIT not in boundary.path, range(0, _STEP, _MICRO)
+    starts = [_STEP * step + place for step in range(len(inputs["rewards"])) for place in micro]
+    options = {
+        "eval.steps": inputs["validation_period"] or float("inf"), "ckpt.save_steps": inputs["save_period"],
+        "ckpt.path": "", "ckpt.max_num": 3, "ckpt.max_mem": 5, "logger.logging_steps": 1, "train.batch_size": _STEP,
+        "logger.wandb.key": None, "logger.tensorboard_dir": None, "ds.packing_samples": False,
+        "model.aux_loss_coef": 0.25, "model.nll_loss_coef": 0.5, "model.label_smoothing": 0.125,
+        "model.ipo_enable": False, "model.margin_loss_enable": True, "model.compute_fp32_loss_enable": True,
+    }  # fmt: skip
+    model = _scorer(did["trained"], 1.0 if pairs else -1.0, 1.0)
+
+    def log(logs: Mapping[str, Any]) -> None:
+        if "eval/global_step" in logs:
+            did["validated"].append(logs["eval/global_step"])
+            did["validation"].append(logs["eval/acc_mean" if pairs else "eval/eval gpt_loss"])
+
+    def save(_: Any, path: str, tag: str, *more: Any) -> None:
+        did["saved"].append(int(tag.removeprefix("global_step")))
+
+    names = ("print", "optimizer_step", "save_model")
+    strategy = kit.stand_in(
+        args=kit.nest_options(options), accumulated_gradient=_STEP // _MICRO, ring_attn_group=None, save_ckpt=save,
+        is_rank_0=lambda: True, get_grad_norm=lambda one: one.weight.grad, ds_device_mesh=None,
+        backward=lambda loss, *_: loss.backward(), **dict.fromkeys(names, lambda *_: None),
+        **dict.fromkeys(("all_reduce", "all_gather", "_unwrap_model"), kit.return_first),
+    )  # fmt: skip
+    rows = [_VALIDATION + int(value) for part in inputs["validation"] for value in part]
+    named = {
+        "model": model, "strategy": strategy, "optim": None, "tokenizer": kit.stand_in(pad_token_id=0),
+        "train_dataloader": _Loader(_microbatch(range(start, start + _MICRO), pairs) for start in starts),
+        "eval_dataloader": _Loader(_microbatch([number], pairs) for number in rows), "save_hf_ckpt": True,
+        "scheduler": kit.stand_in(get_last_lr=lambda: [0.5]), "max_epochs": inputs["epochs"],
+        "ref_model": _scorer([], 1.0, 0.5), "beta": 0.5,
+    }  # fmt: skip
+    takes = inspect.signature(boundary.owner.__init__).parameters
+    trainer = boundary.owner(**{name: value for name, value in named.items() if name in takes})
+    trainer._wandb = kit.stand_in(log=log, finish=lambda: None)
+    with kit.swap(boundary.module, "tqdm", lambda *_, **__: kit.bookkeeping()):
+        boundary.function(trainer, strategy.args, 0, len(inputs["rewards"]))
+    return did
+
+
+_FIT = "openrlhf.trainer.sft_trainer.SFTTrainer"
+_OF_LOOPS = (
+    StandIn("model", "has one parameter, and scores tokens by the number of their row"),
+    StandIn("strategy, logger", "one process; they record what is saved and reported"),
+)
+_LOOPS = tuple(
+    Binding(
+        f"{trainer}.fit", "training_loop", call=_fitted, stand_ins=_OF_LOOPS, accepts={"save_period": (1,)},
+        requires=("openrlhf.utils.loss_utils.iter_grad_accum_global_norm",),  # since June 2026
+        fixed={"max_steps": None, "validates_first": False, "validates_last": False},
+    )
+    for trainer in (_FIT, _DPO, "openrlhf.trainer.rm_trainer.RewardModelTrainer")
+)  # fmt: skip
+
+
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
     "openrlhf.cli.*", "openrlhf.models.model.*", "openrlhf.trainer.ray.launcher.*",
@@ -1271,6 +1377,7 @@ TARGET = Target(
         replace(binding, dtypes=("float32", "bfloat16"))
         for part in (
             _LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS, _REPORTS, _SMALL,
+            _LOOPS,
         )
         for binding in part
     ),

@@ -31,7 +31,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import alignment, containers, objectives, rewards, runs, workers
+from . import alignment, containers, objectives, planes, rewards, runs, workers
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, SAMPLING, Options, Words, configured, message
 
 _UTILS, _GRPO, _ESTIMATORS = (f"{ALGORITHMS}.{name}" for name in ("utils", "grpo", "advantage_estimator"))
@@ -843,6 +843,7 @@ _BINDINGS = (
     *_CALLS,
     *alignment.BINDINGS,
     *runs.BINDINGS,
+    *planes.BINDINGS,
     *workers.BINDINGS,
 )
 #: Code that carries no training signal: see Target.no_signal.

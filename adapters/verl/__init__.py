@@ -15,7 +15,7 @@ from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, Reg
 from sentinel.binding import kit
 from sentinel.binding.families import MASKED_STATISTICS, group_advantage, masked_statistic, policy_loss
 
-from . import agents, containers, data, functions, rewards, schedules, updates
+from . import agents, containers, data, functions, packing, rewards, schedules, updates
 from .shared import CPU
 from .shared import MAIN as _MAIN
 
@@ -595,6 +595,7 @@ TARGET = Target(
         masked_statistic(f"{_TORCH}.masked_var", "var", "unbiased"),
         masked_statistic(f"{_TORCH}.masked_whiten", "whiten", "shift_mean"),
         *updates.BINDINGS,
+        *packing.BINDINGS,
         *data.BINDINGS,
         *containers.BINDINGS,
         *schedules.BINDINGS,

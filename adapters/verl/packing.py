@@ -1,0 +1,76 @@
+"""Bindings for verl's layouts of a batch for Megatron: packed into one row, or padded, and split over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sentinel import Binding, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import RANKS
+from sentinel.binding.kit import torch
+
+_UTIL = "verl.models.mcore.util"
+
+
+def _through(boundary: Any, rows: Any, ranks: int, score: Any, **layout: Any) -> Any:
+    """Lay out rows of token ids on each rank, score them there, and return the first rank's rows of scores.
+
+    :param score: called with the ids, the ids of the next tokens, and the position ids.
+    """
+    module, form = boundary.module, boundary.path.split("_")[-2]
+    before, after = (
+        boundary.function if side in boundary.path else getattr(module, f"{side}process_{form}_engine")
+        for side in ("pre", "post")
+    )
+
+    def work(rank: int) -> Any:
+        following = before(rows, need_roll=True, **layout)[0]
+        if form == "bshd":
+            ids, mask, places = before(rows)
+            return after(score(ids, following, places), mask)
+        ids, parameters, places = before(rows, **layout)
+        return after(score(ids, following, places), parameters, rows, len(rows), **layout)
+
+    parallel = kit.make_single_rank_mpu(get_context_parallel_world_size=ranks)
+    parallel.get_context_parallel_rank = lambda: torch.distributed.get_rank()
+    names = {"PackedSeqParams": kit.stand_in, "_packed_seq_params_supports": lambda _: True, "mpu": parallel}
+    names |= {"_PACKED_SEQ_PARAMS_HAS_CP_PARTITION_MODE": True}
+    # transformers gives loggers the method that verl calls
+    with kit.swap_all(module, logger=kit.stand_in(warning_once=lambda *_: None), **names):
+        return kit.on_ranks(ranks, work)[0]
+
+
+def _laid_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Look up a log-prob by the id of the next token, and an entropy by a token's row and its position id. Return the
+    mean over the numbers of ranks and the layouts.
+    """
+    table, width = kit.prepend_prompt(inputs["log_probs"].detach()), inputs["log_probs"].shape[1] + 1
+    valid = kit.prepend_prompt(inputs["response_mask"]) != 0
+    ends = (valid * torch.arange(1, width + 1)).amax(-1).clamp(min=1)
+    ids = 1 + torch.arange(table.numel()).reshape(table.shape)
+    rows = torch.nested.as_nested_tensor([row[:end] for row, end in zip(ids, ends)], layout=torch.jagged)
+    entropies = torch.cat((inputs["entropies"].detach(), table[:, :1] * 0), 1)
+
+    def score(ids: Any, following: Any, places: Any) -> Any:
+        chosen = table.flatten()[(following - 1).clamp(min=0)]
+        return torch.stack((chosen, entropies[(ids - 1).clamp(min=0) // width, places.clamp(max=width - 1)]), -1)
+
+    layouts: list[dict[str, Any]] = [{}, {}]
+    if "thd" in boundary.path:
+        layouts.append({"cp_layout": "contiguous"})
+    made = [_through(boundary, rows, ranks, score, **layout) for ranks, layout in zip((1, 2, 2), layouts)]
+    scores = sum(torch.nested.to_padded_tensor(one, 0.0, (len(valid), width, 2)) for one in made) / len(made)
+    return {"log_probs": scores[:, :-1, 0], "entropy": scores[:, :-1, 1]}
+
+
+_MODEL = StandIn("model", "a table of log-probs and entropies, in which tokens are looked up by their id and position")
+BINDINGS = tuple(
+    Binding(
+        f"{_UTIL}.{side}process_{form}_engine", "recomputed_log_probs", call=_laid_out, stand_ins=(_MODEL, RANKS),
+        fixed={"micro_batch_size": None, "max_tokens_per_microbatch": None, "padding_microbatches": 0},
+        requires=(f"{_UTIL}.preprocess_{form}_engine({parameter})",),
+    )
+    for form, parameter in (("thd", "cp_layout"), ("bshd", "forced_max_seqlen"))
+    for side in ("pre", "post")
+)  # fmt: skip
