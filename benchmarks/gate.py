@@ -344,7 +344,7 @@ _GROUPS: list[tuple[str, Callable[[Row], bool]]] = [
     ("injected bugs in signal lines", lambda row: row["kind"] == "mutant"),
     ("of these whose changed line ran", lambda row: row["kind"] == "mutant" and row["ran"]),
     ("refactorings of bound functions", lambda row: row["kind"] == "refactoring"),
-    ("real fixes, reversed, recipes off", lambda row: row["kind"] == "fix"),
+    ("fixes of known bugs, reversed, recipes off", lambda row: row["kind"] == "fix"),
     ("new real fixes, reversed, chosen before Sentinel ran", lambda row: row["kind"] == "new fix"),
     ("bugs in functions bound or reached, by the framework's own CPU tests", lambda row: row["kind"] == "own tests"),
 ]
