@@ -1287,7 +1287,9 @@ def _scorer(trained: list[int], sign: float, weight: float) -> Any:
 
 
 def _microbatch(numbers: Sequence[int], pairs: bool) -> tuple[Any, ...]:
-    """Make a microbatch, whose rows have one or two tokens after their number. A pair's chosen row has the number."""
+    """Make a microbatch. Each row starts with its number, and has one or two more tokens. The rejected row of a pair
+    starts with another number.
+    """
     ids, mask = torch.tensor([[[number, 5, 6]] for number in numbers]), torch.ones(len(numbers), 1, 3)
     mask[1::2, :, -1] = 0
     if not pairs:

@@ -273,7 +273,7 @@ def _describe(comparison: Comparison, boundary: str, until: float) -> Row:
     lines, idle = patch.lines(), patch.find_unexamined()
     row: Row = {"bound": any(line[5] for line in lines), "boundaries": len(names)}
     if not patch.count and not comparison.selection.effects:
-        same = comparison.selection.proves_equality()  # for example, a template is no code
+        same = comparison.selection.proves_equality()  # for example, False if a chat template differs
         return {**row, "ran": False, "outcome": "same" if same else "not examined", "why": "no code differs"}
     outcomes = {outcome_of(each): each for each in reversed(results)}
     for outcome in ("worse", "other", "better"):

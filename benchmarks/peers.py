@@ -9,9 +9,9 @@ bug counts as found if an invariant fails that does not fail without the bug. Bu
 first few are a fair sample too. All runs are forked from one traced process, which has imported torch and TRL. On a
 machine without a GPU, TrainCheck 0.2.0 needs a build of torch for the CPU.
 
-One bug takes several minutes. Each result is written as one line of FILE (``--to``), and results that FILE already has
-are not computed again, so an interrupted run can be continued. A run that TrainCheck cannot read is not written: its
-threads sometimes write two records of a trace into one line.
+One bug takes ten minutes or more. Each result is written as one line of FILE (``--to``), and results that FILE already
+has are not computed again, so an interrupted run can be continued. A run that TrainCheck cannot read is not written:
+its threads sometimes write two records of a trace into one line.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def main() -> None:
 
 
 def _decide(peer: Peer, name: str) -> dict[str, Any]:
-    """Return the counts of failed invariants with the bug, only with the bug, and without it."""
+    """Return three counts of failed invariants: with the bug, only with the bug, and without it."""
     failed, usual = peer.failures(name)
     step = peer.step if failed or usual else None
     counts = {"with_bug": len(failed), "only_with_bug": len(failed - usual), "without_bug": len(usual)}

@@ -55,7 +55,7 @@ class _Store:
 
 
 def _worker(mixin: Any, run: Any, store: _Store) -> Any:
-    """Make a worker with NeMo-RL's methods that read from the store and write to it. The run computes."""
+    """Make a worker with NeMo-RL's methods that read from the store and write to it. The run computes the results."""
 
     class Worker(mixin):  # type: ignore[misc]
         tokenizer, cfg, _dp_client = Words(), {}, store

@@ -16,11 +16,11 @@ from .containers import PROTOCOL
 _MANAGERS = "roll.pipeline.agentic.env_manager"
 _CACHE = f"{_MANAGERS}.base_env_manager"
 _CONSTANTS = "roll.utils.constants"
-#: The rewards of a scenario begin with 0, which would not show in a sum, so each is increased by this number.
+#: The first reward of a scenario is 0, which does not change a sum, so this number is added to each reward.
 _MORE = 8.0
 _WIDTH, _PAD = 16, 7
 
-#: The columns of a turn: its prompt, which begins with one more token, its answer, the answer's log-probs, its reward.
+#: The columns of a turn: its prompt (without the extra first token), its answer, the answer's log-probs, its reward.
 _TURN = {
     "layouts": {
         **{name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in ("prompt", "answer")},
@@ -33,7 +33,7 @@ _CLOCK = StandIn("time, datetime", "stand still, so that the reported times can 
 
 
 def _manager(boundary: Any, **attributes: Any) -> Any:
-    """Make an environment manager. Its numbers differ, so that an exchange of two of them shows."""
+    """Make an environment manager. Its numbers differ, so that swapping two of them is noticed."""
     numbers = {
         "episode_id": 5,
         "group_seed": 6,
@@ -54,7 +54,7 @@ def _manager(boundary: Any, **attributes: Any) -> Any:
 
 
 def _still(boundary: Any) -> AbstractContextManager[None]:
-    """Stop the clock, because values that change from call to call are not compared."""
+    """Stop the clock. Values that change from call to call are not compared."""
     clocks = {"time": kit.stand_in(time=lambda: 50.0), "datetime": kit.stand_in(now=lambda: datetime(2026, 1, 2))}
     return kit.swap_all(
         boundary.module, **{name: each for name, each in clocks.items() if hasattr(boundary.module, name)}

@@ -43,12 +43,12 @@ def _prompt(place: int) -> list[int]:
 
 
 def _mask(count: int) -> list[int]:
-    """Return a mask without the second token, if there is one."""
+    """Return a mask that excludes the second token, if the response has two."""
     return [int(place != 1) for place in range(count)]
 
 
 def _rollouts(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the samples as a generator's output. Rewards begin with 0, so each is increased."""
+    """Return the samples as a generator's output. The first reward is 0, so a constant is added to each."""
     return {
         "prompt_token_ids": [_prompt(place) for place, _ in enumerate(samples)],
         "response_ids": [sample["response"].tolist() for sample in samples],
@@ -60,7 +60,7 @@ def _rollouts(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _listed(told: Mapping[str, Any], like: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the samples of a generator's output, or nothing for those whose other entries are not as in ``like``."""
+    """Return the samples of a generator's output. A sample whose other entries differ from ``like`` is empty."""
     same = ("prompt_token_ids", "loss_masks", "stop_reasons")
     count = len(told["response_ids"])
     return [
@@ -182,8 +182,8 @@ def _made_tensors(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the turns of a trajectory with SkyRL, and read each turn from the merged response.
 
-    Before each turn but the first, the environment says as many tokens as the turn has a number. The last turn's
-    reward stays, so the rewards of the others come from the scenario.
+    Before turn n, counted from 0, the environment adds n tokens. Only the last turn's reward stays, so the rewards of
+    the others come from the scenario.
     """
     samples = inputs["samples"]
     given, count = _rollouts(samples), len(samples)

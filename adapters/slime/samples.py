@@ -70,7 +70,7 @@ def _response(made: list[Any], place: int, heard: list[int]) -> dict[str, Any]:
 
 
 def _processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the samples to two ranks in turn, and read from each rank's data what slime makes of the whole batch."""
+    """Deal the samples to two ranks. Read the samples, and the values of the whole batch, from each rank's data."""
     samples, found = inputs["samples"], dict[int, dict[str, Any]]()
     lengths, rewards = (
         [10 + 3 * place for place, _ in enumerate(samples)],

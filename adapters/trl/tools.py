@@ -10,8 +10,8 @@ from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding import kit
 
 _GRPO = "trl.trainer.grpo_trainer"
-#: Ids of tokens: a prompt's are below 1,000, those of the environment start at 9,000, and those between are the
-#: model's, with a thousand for each row and a hundred for each turn.
+#: Ids of tokens: those of a prompt are below 1,000, those of the environment start at 9,000. Between them are the
+#: model's ids, 1,000 for each row and 100 for each turn.
 _ROW, _TURN, _HEARD = 1000, 100, 9000
 #: The maximum number of tokens of a completion.
 _LONGEST = 100
@@ -26,7 +26,7 @@ def _turn_of(ids: Sequence[int]) -> tuple[int, int]:
 class _Episodes:
     """Stands in for the model, the tools and the chat template of five rows. The second row is the scenario's.
 
-    The others call a tool once; call none; call one that fails; and get an answer that is too long.
+    Of the others, one calls a tool once, one calls none, one calls a tool that fails, and one gets too long an answer.
 
     :ivar said: for each row, the number of tokens that the model generates in each turn.
     :ivar heard: for each row, the number of tokens of the tool's answer after each turn; 0 if it calls no tool.
@@ -73,7 +73,7 @@ class _Episodes:
         return said, log_probs
 
     def suffix(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the tokens of the tool's answers: as many as the text says, and one for an error."""
+        """Return the tokens of the tool's answers. A text gives its number of tokens; an error has one token."""
         texts = [
             each["content"] if isinstance(each["content"], str) else each["content"][0]["text"] for each in messages
         ]

@@ -36,14 +36,14 @@ def _through(boundary: Any, rows: Any, ranks: int, score: Any, **layout: Any) ->
     parallel.get_context_parallel_rank = lambda: torch.distributed.get_rank()
     names = {"PackedSeqParams": kit.stand_in, "_packed_seq_params_supports": lambda _: True, "mpu": parallel}
     names |= {"_PACKED_SEQ_PARAMS_HAS_CP_PARTITION_MODE": True}
-    # transformers gives loggers the method that verl calls
+    # importing transformers adds the logger's method that verl calls
     with kit.swap_all(module, logger=kit.stand_in(warning_once=lambda *_: None), **names):
         return kit.on_ranks(ranks, work)[0]
 
 
 def _laid_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Look up a log-prob by the id of the next token, and an entropy by a token's row and its position id. Return the
-    mean over the numbers of ranks and the layouts.
+    """Look up a log-prob by the id of the next token, and an entropy by row and position id. Return the mean over the
+    numbers of ranks and the layouts.
     """
     table, width = kit.prepend_prompt(inputs["log_probs"].detach()), inputs["log_probs"].shape[1] + 1
     valid = kit.prepend_prompt(inputs["response_mask"]) != 0

@@ -11,7 +11,7 @@ TEXT = "f(a, [b, (c, d)])\n" * 50
 
 
 class Garbage:
-    """An object in a cycle. When it is collected, it parses and leaves another one."""
+    """An object in a cycle. When it is collected, it parses a text and creates another such object."""
 
     alive = True
 
