@@ -458,21 +458,37 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
     )
 
 
+def _loss_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a worker's loss, without KL and entropy terms."""
+    return {
+        **_clip_options(inputs),
+        "loss_agg_mode": inputs["loss_agg_mode"],
+        "enable_old_logprobs_recompute": True,
+        "use_kl_loss": False,
+        "entropy_loss_coef": 0,
+    }
+
+
+def _loss_columns(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a microbatch that a worker's loss reads."""
+    mask, weights = kit.prepend_prompt(inputs["response_mask"]), inputs["importance_weights"]
+    return {
+        "response_mask": mask,
+        "input_ids": torch.zeros_like(mask, dtype=torch.long),
+        "ref_log_probs": inputs["old_log_probs"],
+        "old_log_probs": inputs["old_log_probs"],
+        "advantages": inputs["advantages"],
+        "train_infer_is_weight": torch.ones_like(inputs["advantages"]) if weights is None else weights,
+    }
+
+
 def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the loss of a microbatch as ROLL's strategy does, without KL and entropy terms."""
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
         level = {"ratio_type": inputs["ratio_level"] or "token"}
     weights = inputs["importance_weights"]
-    options = {
-        **_clip_options(inputs),
-        **level,
-        "loss_agg_mode": inputs["loss_agg_mode"],
-        "enable_old_logprobs_recompute": True,
-        "use_kl_loss": False,
-        "entropy_loss_coef": 0,
-    }
-    worker = _worker(boundary, kind, options, {})
+    worker = _worker(boundary, kind, {**_loss_options(inputs), **level}, {})
     base = boundary.imported[_BASE_CONFIG]
     if hasattr(base, "TrainInferCorrectionConfig"):
         worker.pipeline_config.train_infer_correction = base.TrainInferCorrectionConfig()
@@ -483,16 +499,7 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
     )
-    mask = kit.prepend_prompt(inputs["response_mask"])
-    tensors = {
-        "response_mask": mask,
-        "input_ids": torch.zeros_like(mask, dtype=torch.long),
-        "ref_log_probs": inputs["old_log_probs"],
-        "old_log_probs": inputs["old_log_probs"],
-        "advantages": inputs["advantages"],
-        "train_infer_is_weight": torch.ones_like(inputs["advantages"]) if weights is None else weights,
-    }
-    data = _batch(boundary, tensors)
+    data = _batch(boundary, _loss_columns(inputs))
     data.meta_info.update(_counts(inputs))
     loss, _ = boundary.invoke({}, worker, data, torch.zeros(()))
     return {"loss": loss}
@@ -505,19 +512,11 @@ _VARIANTS = {"reinforce": "vanilla", "ppo": "ppo", "cispo": "tis", "cispo_unifie
 def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the loss of a microbatch of a worker with several policy-gradient losses, without KL and entropy terms.
 
-    The reference policy is another one than the old policy, so that the reported KLs differ.
+    The reference policy differs from the old policy, so that the reported KLs differ.
     """
-    options = {
-        **_clip_options(inputs),
-        "loss_agg_mode": inputs["loss_agg_mode"],
-        "enable_old_logprobs_recompute": True,
-        "use_kl_loss": False,
-        "entropy_loss_coef": 0,
-        **({"ratio_type": "token"} if kind == "agentic" else {"rl_loss_coef": 1.0}),
-    }
-    worker = _worker(
-        boundary, kind, options, {**_variant_options(inputs), "pg_variant": _VARIANTS[inputs["algorithm"]]}
-    )
+    options = {**_loss_options(inputs), **({"ratio_type": "token"} if kind == "agentic" else {"rl_loss_coef": 1.0})}
+    variant = {**_variant_options(inputs), "pg_variant": _VARIANTS[inputs["algorithm"]]}
+    worker = _worker(boundary, kind, options, variant)
     for name in dir(boundary.owner):
         if name.startswith(("_compute_", "_get_pg")):
             setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
@@ -525,22 +524,13 @@ def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
     correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
     correction.is_weight.enabled = inputs["importance_weights"] is not None
     worker.pipeline_config.train_infer_correction = correction
-    log_probs, old, mask = inputs["log_probs"], inputs["old_log_probs"], kit.prepend_prompt(inputs["response_mask"])
+    log_probs, rows = inputs["log_probs"], len(inputs["response_mask"])
     worker.strategy = kit.stand_in(
         op_compute_log_probs=lambda **_: log_probs, op_compute_entropy=lambda **_: log_probs.detach() * -2
     )
-    weights = inputs["importance_weights"]
-    scores = 1.0 - torch.arange(len(mask)) % 2
-    tensors = {
-        "response_mask": mask,
-        "input_ids": torch.zeros_like(mask, dtype=torch.long),
-        "ref_log_probs": old - 0.25,
-        "old_log_probs": old,
-        "advantages": inputs["advantages"],
-        "train_infer_is_weight": torch.ones_like(old) if weights is None else weights,
-        "scores": scores,
-    }
-    trajectories = [f"trajectory {row}" for row in range(len(mask))]
+    scores = 1.0 - torch.arange(rows) % 2
+    tensors = {**_loss_columns(inputs), "ref_log_probs": inputs["old_log_probs"] - 0.25, "scores": scores}
+    trajectories = [f"trajectory {row}" for row in range(rows)]
     data = _batch(boundary, tensors, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     data.meta_info.update(_counts(inputs))
     platform = kit.stand_in(device_type=boundary.device)
@@ -702,17 +692,9 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
 
 def _variants(owner: str, kind: str, path: str, line: int) -> Binding:
     of_tokens = replace(_token_ratio(path, {"Kimi k1.5": line}, "Kimi k1.5")[0], where={"algorithm": ("kimi",)})
-    return Binding(
-        f"{owner}.loss_func",
-        "policy_loss",
-        call=partial(_variant_loss, kind),
-        imports=(PROTOCOL, _CONFIG_OF[kind][0], _WORKER_CONFIG, _BASE_CONFIG),
-        stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS),
-        requires=(f"{_BASE_CONFIG}.TrainInferCorrectionConfig",),
-        fixed={"scores": None},
-        accepts={**_AGGREGATION, "algorithm": tuple(_VARIANTS)},
-        dialects=(_SUM_OVER_SEQUENCES, of_tokens),
-    )
+    requires, accepts = (f"{_BASE_CONFIG}.TrainInferCorrectionConfig",), {"algorithm": tuple(_VARIANTS)}
+    usual = _actor(owner, kind, requires=requires, fixed={"scores": None}, accepts=accepts)
+    return replace(usual, call=partial(_variant_loss, kind), dialects=(*usual.dialects, of_tokens))
 
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -841,17 +841,14 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Collate samples, only some of which have a metric, and return the mean that TRL reports for the metric."""
-    absent = AbsentError("not in this version: samples that are split over ranks")
-    if "num_processes" not in boundary.owner.__annotations__:
-        raise absent
+    if "num_processes" not in boundary.owner.__annotations__ or not _takes_rows(boundary.owner):
+        raise AbsentError("not in this version: samples that are split over ranks")
     collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
     one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
     parts = [
         [{**one, "metrics": {"other": 1.0} | ({} if value is None else {"own": value})} for value in part]
         for part in inputs["parts"]
     ]
-    if not _takes_rows(collator):
-        raise absent
     batch = collator.torch_call([[_row_of(boundary, part) for part in parts]])
     values = batch["metrics"].get("own") if "metrics" in batch else torch.tensor(collator.metrics["own"])
     return {"mean": math.nan if values is None else values.nanmean()}

@@ -56,10 +56,10 @@ def _laid_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         chosen = table.flatten()[(following - 1).clamp(min=0)]
         return torch.stack((chosen, entropies[(ids - 1).clamp(min=0) // width, places.clamp(max=width - 1)]), -1)
 
-    layouts: list[dict[str, Any]] = [{}, {}]
+    layouts: list[tuple[int, dict[str, Any]]] = [(1, {}), (2, {})]
     if "thd" in boundary.path:
-        layouts.append({"cp_layout": "contiguous"})
-    made = [_through(boundary, rows, ranks, score, **layout) for ranks, layout in zip((1, 2, 2), layouts)]
+        layouts.append((2, {"cp_layout": "contiguous"}))
+    made = [_through(boundary, rows, ranks, score, **layout) for ranks, layout in layouts]
     scores = sum(torch.nested.to_padded_tensor(one, 0.0, (len(valid), width, 2)) for one in made) / len(made)
     return {"log_probs": scores[:, :-1, 0], "entropy": scores[:, :-1, 1]}
 

@@ -48,7 +48,7 @@ from sentinel.search.guards import (
     merge,
     options,
     other_kinds,
-    values_in,
+    parse_values,
     ways_from,
 )
 from sentinel.search.scenarios import MASK_STYLES, Around, distinct
@@ -268,7 +268,7 @@ class Asking:
     def _module_values(self, side: str, subject: Subject) -> dict[str, ast.expr]:
         """Return the module-level names that a boundary uses, each with its value."""
         reached = self._selection.reached(side, subject)
-        return values_in(each.text for each in reached.units.values() if each.kind == "value") if reached else {}
+        return parse_values(each.text for each in reached.units.values() if each.kind == "value") if reached else {}
 
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool], few: bool = False) -> None:
         outcome, examples = search.outcomes[NUMBERS_STAY], self.budget.examples

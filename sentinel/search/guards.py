@@ -88,16 +88,6 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
                 yield from functions_of(getattr(node, part, ()), owner)
 
 
-def values_of(body: Iterable[ast.stmt]) -> dict[str, ast.expr]:
-    """Return the names that statements assign, each with the assigned expression."""
-    values: dict[str, ast.expr] = {}
-    for node in body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            values |= {each.id: node.value for each in targets if isinstance(each, ast.Name)}
-    return values
-
-
 def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {}) -> Constants:
     """Return the numbers that functions use in comparisons, clipping, slices and defaults, and the strings that they
     search for.
@@ -210,7 +200,7 @@ class Code:
         """Return the functions, module-level values and names of a file; all three are empty if it cannot be parsed."""
         with suppress(SyntaxError):
             body = syntax_of(self.blob(file)).body
-            return dict(functions_of(body)), values_of(body), names_of(body)
+            return dict(functions_of(body)), dict(_assignments(body)), names_of(body)
         return {}, {}, {}
 
     def part(self, file: str, name: str) -> Part:
@@ -280,12 +270,12 @@ def _chain(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def values_in(texts: Iterable[str]) -> dict[str, ast.expr]:
+def parse_values(texts: Iterable[str]) -> dict[str, ast.expr]:
     """Parse the sources of assignments, and return the assigned names, each with its expression."""
     values: dict[str, ast.expr] = {}
     for text in texts:
         with suppress(SyntaxError):
-            values |= values_of(syntax_of(textwrap.dedent(text)).body)
+            values |= _assignments(syntax_of(textwrap.dedent(text)).body)
     return values
 
 
@@ -541,13 +531,17 @@ def steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
 def _locals_of(function: _Function) -> dict[str, ast.expr]:
     """Return the expression assigned to each local name that is assigned only once."""
     several: dict[str, list[ast.expr]] = defaultdict(list)
-    for node in ast.walk(function):
+    for name, value in _assignments(ast.walk(function)):
+        several[name].append(value)
+    return {name: values[0] for name, values in several.items() if len(values) == 1}
+
+
+def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names that syntax nodes assign, each with the assigned expression."""
+    for node in nodes:
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    several[target.id].append(node.value)
-    return {name: values[0] for name, values in several.items() if len(values) == 1}
+            yield from ((each.id, node.value) for each in targets if isinstance(each, ast.Name))
 
 
 def _ways(steps: Sequence[_Step], scope: Mapping[str, ast.expr]) -> list[Setting]:

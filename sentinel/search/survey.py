@@ -323,7 +323,7 @@ class Survey:
 def parser_process() -> ProcessPoolExecutor:
     """Return an executor for :func:`constants_of`. Its process starts with the first task.
 
-    Threads must not parse source: in Python 3.11, if two threads parse, one may fail with a ``SystemError``.
+    The process limits the time and memory of parsing, and other threads do not wait for it.
     """
     return ProcessPoolExecutor(1, get_context("spawn"), limit_resources)
 
