@@ -929,7 +929,8 @@ def test_sampled_log_probs_equal_those_of_all_tokens(monkeypatch):
     some = few["log_probs"]
     assert whole.shape == some.shape == (2, 6)
     assert not whole.isnan().any()
-    assert torch.equal(some[~some.isnan()], whole[~some.isnan()])
+    # Fewer rows may take another kernel of the matrix product, which differs by rounding on some CPUs.
+    assert torch.allclose(some[~some.isnan()], whole[~some.isnan()], rtol=1e-6)
     assert (~some.isnan()).nonzero().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
     logits = torch.nn.functional.linear(hidden[0, 3], head.weight, head.bias).detach() / 0.7
     drawn = torch.distributions.Categorical(logits=logits.detach())
