@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +185,15 @@ class Code:
         self._base, self._roots = Path(base), roots
         self._definitions = Definitions(self, roots, lambda file: self._file(file)[2])
         self._file = lru_cache(maxsize=256)(self._parse)
+        # Many boundaries reach the same files and functions.
+        self._has, self._calls, self._constants = cache(self._is_inside), cache(self._called), cache(self._constants_of)
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None:
-        inside = (self._base / path).resolve().is_relative_to(self._base.resolve())
-        return (FILE, path) if inside and (self._base / path).is_file() else None
+        return (FILE, path) if self._has(path) else None
+
+    def _is_inside(self, path: str) -> bool:
+        file = self._base / path
+        return file.is_file() and file.resolve().is_relative_to(self._base.resolve())
 
     def folder(self, tree: str) -> Folder:
         return {}
@@ -216,7 +221,7 @@ class Code:
         found = {(file, name): None for name, each in functions.items() if span_of(each)[0] <= line <= each.lineno}
         nearest = list(found)
         for _ in range(CALLS_AWAY):
-            nearest = [place for each in nearest for place in self._called(*each) if place not in found]
+            nearest = [place for each in nearest for place in self._calls(*each) if place not in found]
             found |= dict.fromkeys(nearest)
             if len(found) > _FUNCTIONS:
                 break
@@ -224,11 +229,17 @@ class Code:
 
     def constants(self, file: str, line: int) -> Constants:
         """Return the constants of the functions that :meth:`reached` returns."""
-        return merge(
-            constants([self._file(each)[0][name]], self._file(each)[1]) for each, name in self.reached(file, line)
-        )
+        return merge(self._constants(*place) for place in self.reached(file, line))
 
-    def _called(self, file: str, name: str) -> Iterator[Place]:
+    def _constants_of(self, file: str, name: str) -> Constants:
+        functions, values, _ = self._file(file)
+        return constants([functions[name]], values)
+
+    def _called(self, file: str, name: str) -> tuple[Place, ...]:
+        """Return the functions that a function may call."""
+        return tuple(self._find_called(file, name))
+
+    def _find_called(self, file: str, name: str) -> Iterator[Place]:
         functions, _, names = self._file(file)
         own, owner = functions[name], name.rpartition(".")[0]
         chains = dict.fromkeys(filter(None, map(_chain, ast.walk(own))))
