@@ -323,7 +323,7 @@ _UPDATES = (
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the token rewards that OpenRLHF makes from a sequence reward, without a KL penalty."""
-    mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
+    mask, former = inputs["response_mask"], "r.clamp(min=-10" in kit.source_of(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
         raise AbsentError("not in this version: rewards beyond [-10, 10]; this version clamps them")
     nothing = torch.zeros(mask.shape)
@@ -335,7 +335,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Call OpenRLHF's KL estimator. Older versions have only one estimator, require a mask, and do not clamp."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
-    if apart.any() and "clamp" not in inspect.getsource(boundary.function):
+    if apart.any() and "clamp" not in kit.source_of(boundary.function):
         raise AbsentError("not in this version: clamping of KL estimates to [-10, 10]")
     switch, whole = "use_kl_estimator_k3", torch.ones_like(inputs["log_probs"])
     switches = {"k1": {switch: False}, "k3": {switch: True}}
@@ -444,7 +444,7 @@ def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
     """Compute the advantages of one batch of experience, whose rows are sorted by prompt."""
-    if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # as in March and April 2025
+    if 'device="cuda"' in kit.source_of(inspect.unwrap(boundary.function)):  # as in March and April 2025
         raise AbsentError("not in this version: advantages on a CPU; the function moves rewards to a GPU")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
@@ -467,7 +467,7 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         )
     if samples == 1:
         raise AbsentError("the command line rejects one sample per prompt with this estimator")
-    if (estimator := _ESTIMATORS[settings]) not in inspect.getsource(inspect.unwrap(boundary.function)):
+    if (estimator := _ESTIMATORS[settings]) not in kit.source_of(inspect.unwrap(boundary.function)):
         raise AbsentError(f"not in this version: the estimator {estimator}")
     rewards = inputs["rewards"]
     mask = torch.ones(len(rewards), 1)
@@ -1070,7 +1070,7 @@ def _concatenated(left: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
 
 
 def _collated_pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    if "is_dpo" not in inspect.getsource(boundary.function):
+    if "is_dpo" not in kit.source_of(boundary.function):
         raise AbsentError("not in this version: pairs for DPO")
     dataset = kit.make_unbuilt(boundary.owner, tokenizer=kit.stand_in(pad_token_id=0), is_dpo=False)
     sides = [(sample["chosen"][None], sample["rejected"][None] + 1000) for sample in inputs["samples"]]
@@ -1079,7 +1079,7 @@ def _collated_pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    if "loss_mask" not in inspect.getsource(boundary.function):
+    if "loss_mask" not in kit.source_of(boundary.function):
         raise AbsentError("not in this version: loss masks in the dataset")
     dataset = kit.make_unbuilt(boundary.owner, tokenizer=kit.stand_in(pad_token_id=0))
     rows = [(sample["input_ids"][None], sample["loss_mask"][None] + 1000) for sample in inputs["samples"]]

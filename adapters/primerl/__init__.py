@@ -72,7 +72,7 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
     """
     if inputs["algorithm"] != "dppo_tv":
         return kit.stand_in(**_UNBOUNDED)
-    if "dppo_mask_high" not in inspect.getsource(reader):
+    if "dppo_mask_high" not in kit.source_of(reader):
         raise AbsentError("not in this version: the trust region of DPPO")
     trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
     return kit.stand_in(**{**_UNBOUNDED, **trust})
@@ -267,7 +267,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             raise AbsentError("not in this version: division by a standard deviation")
         options: dict[str, Any] = {"advantage_type": "rloo" if one_out else "drgrpo"}
     elif "advantage_config" in boundary.parameters:
-        text = inspect.getsource(boundary.module)
+        text = kit.source_of(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
             raise AbsentError("not in this version: these statistics; this version only subtracts the group mean")
         options = {"advantage_config": kit.stand_in(**settings)}

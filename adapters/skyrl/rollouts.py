@@ -176,7 +176,7 @@ _PROMPT = [{"role": "user", "content": "xx"}]
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one episode with SkyRL's generator: a chat if there are several turns, otherwise plain text."""
-    keeps_limit = "max_response_tokens" in inspect.getsource(boundary.function)
+    keeps_limit = "max_response_tokens" in kit.source_of(boundary.function)
     if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
         raise AbsentError("not in this version: a length limit in the agent loop; the engine applies the limit")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0

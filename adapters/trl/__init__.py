@@ -220,7 +220,7 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loss_type(loss: Any, name: str) -> str:
-    if f'"{name}"' not in inspect.getsource(loss):
+    if f'"{name}"' not in kit.source_of(loss):
         raise AbsentError(f"not in this version: loss_type {name!r}")
     return name
 
@@ -261,7 +261,7 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 def _takes_rows(collator: Any) -> bool:
     """Return True if the collator of TRL's asynchronous trainer takes a row of samples for each rank."""
-    return any(f"({name},)" in inspect.getsource(collator.torch_call) for name in ("groups", "rows"))
+    return any(f"({name},)" in kit.source_of(collator.torch_call) for name in ("groups", "rows"))
 
 
 def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
@@ -565,7 +565,7 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     if boundary.function is transformers.Trainer.log:
         raise AbsentError("not in this version: a `log` method of this trainer; it inherits the one of transformers")
     # Until March 2025, the trainer does not expect NaN.
-    if leaves_nan and "nan" not in inspect.getsource(boundary.module):
+    if leaves_nan and "nan" not in kit.source_of(boundary.module):
         raise AbsentError("not in this version: completions without a score")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = kit.bookkeeping(should_evaluate=True, global_step=1)
@@ -710,12 +710,9 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    from datasets import Dataset, disable_progress_bars
-
     if "strategy" not in boundary.parameters:
         raise AbsentError("not in this version: packs of whole rows; this version cuts rows at the end of a pack")
-    disable_progress_bars()
-    rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(kit.lengths_of(inputs))])
+    rows = kit.make_dataset([{"input_ids": [row] * length} for row, length in enumerate(kit.lengths_of(inputs))])
     made = boundary.function(rows, inputs["max_tokens_per_microbatch"])
     return {"parts": [list(dict.fromkeys(row)) for row in made["input_ids"]]}
 
@@ -902,11 +899,11 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     table, size = inputs["log_probs"], inputs["micro_batch_size"]
     trainer, model = kit.build_trainer(boundary, table, size, prompts, options, reward_funcs=kit.return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
-    if "fused_lm_head" in inspect.getsource(trainer._get_per_token_logps_and_entropies):
+    if "fused_lm_head" in kit.source_of(trainer._get_per_token_logps_and_entropies):
         # The fused head also computes the old log-probs, and it returns 0 for masked tokens.
         batch["old_per_token_logps"] = batch["old_per_token_logps"] * mask
     # A training step slices exactly the columns that ``_generate_and_score_completions`` returns: keep only those.
-    makes = inspect.getsource(trainer._generate_and_score_completions)
+    makes = kit.source_of(trainer._generate_and_score_completions)
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
     trainer._generate_and_score_completions = partial(kit.return_first, scored)
     loss, arrived = kit.train(trainer, model)
@@ -931,7 +928,7 @@ def _preferred(
     if rows == "prompts":
         parts["reward_funcs"] = lambda completions, **_: [2 * n < len(completions) for n in range(len(completions))]
     else:
-        end = None if rows == "texts" and "eos_token" not in inspect.getsource(boundary.module) else -1
+        end = None if rows == "texts" and "eos_token" not in kit.source_of(boundary.module) else -1
         texts = [{side: f" {kit.token_words(one[:end])}" for side, one in zip(_SIDES, pair)} for pair in pairs]
         made = [{**({} if rows == "texts" else prompt), **text} for prompt, text in zip(made, texts)]
     if "tpo_alpha" in options:

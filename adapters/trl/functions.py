@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -35,7 +34,7 @@ def _needs(boundary: Any, *keys: str) -> None:
 
     :raises AbsentError: if the function's source lacks one of them.
     """
-    source = inspect.getsource(boundary.function)
+    source = kit.source_of(boundary.function)
     if missing := [key for key in keys if key not in source]:
         raise AbsentError(f"not in this version: {missing[0]}")
 

@@ -185,14 +185,12 @@ def _of_trainer(
     """
 
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        datasets: Any = importlib.import_module("datasets")
-        datasets.disable_progress_bars()
         configuration, given = kit.config_class_of(boundary), {**fixed, **inputs["options"]}
         parts = {name: _OBJECTS[name][given.pop(name, next(iter(_OBJECTS[name])))]() for name in objects}
         parts["model"] = given.pop("model", None) or _make_model(1, head, labels)
         known = {**kit.one_step(len(_PROMPTS), inputs["micro_batch_size"]), "logging_steps": 1, "optim": "sgd"}
         known |= {"learning_rate": _RATE, **kit.keep_accepted(configuration, given)}
-        rows = datasets.Dataset.from_list(_rows(kind, inputs["form"] == "chat"))
+        rows = kit.make_dataset(_rows(kind, inputs["form"] == "chat"))
         if "eval_strategy" in given:
             parts["eval_dataset"] = rows
         served = given.get("use_vllm") or any(name.endswith("server_url") for name in given)

@@ -114,7 +114,7 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
         "clip_ratio_high": inputs["eps_clip_high"] != inputs["eps_clip_low"],
         "clip_ratio_c": inputs["dual_clip"] is not None,
     }
-    code = "".join(map(inspect.getsource, (boundary.module, boundary.imported[_CORE])))
+    code = "".join(map(kit.source_of, (boundary.module, boundary.imported[_CORE])))
     for option, is_chosen in chosen.items():
         if is_chosen and option not in code:
             raise AbsentError(f"not in this version: {boundary.module.__name__} has no option {option!r}")
@@ -196,7 +196,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         batch=tensordict.TensorDict(batch, batch_size=[rows]),
         meta_info={**options, "max_token_len": inputs["max_tokens_per_microbatch"]},
     )
-    if "calculate_entropy=False" not in inspect.getsource(boundary.module):
+    if "calculate_entropy=False" not in kit.source_of(boundary.module):
         raise AbsentError("not in this version: entropies from the forward pass")
     with _unmeasured(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
         answer = boundary.function(actor, data, calculate_entropy=True)

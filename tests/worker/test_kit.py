@@ -404,3 +404,13 @@ def test_a_command_line_is_a_configuration_too():
     made, said = kit.with_options(make, {"top_p": "top_p", "seed": "seed"}, {"top_p": None, "seed": 5})
     assert (made.top_p, made.seed, made.port) == (0.7, 5, 1)
     assert said == {"top_p": 0.7, "seed": 5}
+
+
+def test_the_source_of_a_bound_method_is_read_once_for_all_objects():
+    class Trainer:
+        def step(self):
+            return "two words"
+
+    first, second = (kit.source_of(Trainer().step) for _ in range(2))
+    assert first is second
+    assert "two words" in first

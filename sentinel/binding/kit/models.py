@@ -224,9 +224,6 @@ def build_trainer(
     **parts: Any,
 ) -> tuple[Any, Any]:
     """Build a :func:`token_table`, and a Hugging Face trainer that trains it on these rows."""
-    datasets: Any = importlib.import_module("datasets")
-
-    datasets.disable_progress_bars()
     configuration = config_class_of(boundary)
     args = configuration(**{**one_step(len(rows), micro), **keep_accepted(configuration, options)})
     model = token_table(table, after, scores=scores)
@@ -235,9 +232,18 @@ def build_trainer(
     silent = swap(boundary.owner, "_send_telemetry", lambda *_: None)
     with silent, swap(boundary.module, "AutoTokenizer", by_name), keep_random_state():
         trainer = boundary.owner(
-            model=model, args=args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer, **parts
+            model=model, args=args, train_dataset=make_dataset(rows), processing_class=tokenizer, **parts
         )
     return trainer, model
+
+
+def make_dataset(rows: list[dict[str, Any]]) -> Any:
+    """Make a Hugging Face dataset of these rows."""
+    datasets: Any = importlib.import_module("datasets")
+    datasets.disable_progress_bars()
+    # The fingerprint is part of a cache's file names. To compute it takes longer than to make the dataset.
+    with swap(datasets.arrow_dataset, "generate_fingerprint", lambda dataset: "0"):
+        return datasets.Dataset.from_list(rows)
 
 
 class TypedProcessor:
