@@ -59,6 +59,7 @@ def replace(file: Path, old: str, new: str) -> None:
     file.write_text(code.replace(old, new, 1))
 
 
+@pytest.mark.slow
 def test_labels_shifted_by_one_more_fail(pytester, clone):
     compare(pytester, clone).assert_outcomes(passed=1)
     replace(clone / LOSSES, SHIFT, SHIFT.replace("-1", "-2"))

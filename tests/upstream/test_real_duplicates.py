@@ -17,6 +17,7 @@ RELATIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bug", "pull"), RELATIONS)
 def test_a_known_duplicate_is_found(bug, pull):
     recipe = RECIPES[bug]
