@@ -175,7 +175,15 @@ class Asking:
         """Return a search that also draws values close to the constants in the changed code."""
         constants, seed = self._constants(subject), self.budget.seed
         return BoundarySearch(
-            session, subject, seed, laws, shrinking, shrink_further=False, glimpse=glimpse, constants=constants
+            session,
+            subject,
+            seed,
+            laws,
+            shrinking,
+            shrink_further=False,
+            lesser=(BESIDE,),
+            glimpse=glimpse,
+            constants=constants,
         )
 
     def search_rare_lines(
@@ -726,7 +734,8 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
 
 
 def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
-    """Return the difference with :attr:`~Difference.idle` and :attr:`~Difference.decides` set.
+    """Return the difference with :attr:`~Difference.idle`, :attr:`~Difference.decides` and :attr:`~Difference.unless`
+    set.
 
     To find out which inputs matter, call both revisions with another value of one input at a time.
     """
@@ -747,14 +756,21 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
         seen[name] = [answer and {key: answer.get(key) for key in difference.details} for answer in answers]
     same = protocol.encode(seen[""])
     # If both revisions raise for a value, the call does not show whether the input matters.
-    answered = [(name.partition(" ")[0], answers) for name, answers in seen.items() if name and any(answers)]
-    matter = {name for name, answers in answered if protocol.encode(answers) != same}
+    answered = [(name, answers) for name, answers in seen.items() if name and any(answers)]
+    names = {name: name.partition(" ")[0] for name, _ in answered}
+    matter = {names[name] for name, answers in answered if protocol.encode(answers) != same}
     # ``seen`` has only values that the contract observes. If the revisions differ only in other values, all calls look
     # equal here, so no input counts as decisive.
     differ = protocol.encode(seen[""][0]) != protocol.encode(seen[""][1])
-    equal = (name for name, (one, other) in answered if one and protocol.encode(one) == protocol.encode(other))
-    decides = frozenset(name for name in equal if differ and not isinstance(difference.inputs[name], Tensor))
-    return replace(difference, idle=frozenset(name for name, _ in answered) - matter, decides=decides)
+    agree: dict[str, list[Any]] = defaultdict(list)
+    for name, (one, other) in answered:
+        if differ and one and protocol.encode(one) == protocol.encode(other):
+            agree[names[name]].append(calls[name][names[name]])
+    agree = {name: values for name, values in agree.items() if not isinstance(difference.inputs[name], Tensor)}
+    tried = Counter(names.values())
+    decides = frozenset(name for name, values in agree.items() if len(values) == tried[name])
+    unless = {name: tuple(values) for name, values in agree.items() if name not in decides}
+    return replace(difference, idle=frozenset(names.values()) - matter, decides=decides, unless=unless)
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:

@@ -66,8 +66,8 @@ def summarise(compared: BoundaryDiff) -> str:
 def _describe_settings(difference: Difference) -> str:
     """Return a text about the settings under which a difference appears; empty if it does not depend on settings.
 
-    The text names the options without which there is no difference. It also names options and conditions that
-    Sentinel set to run changed lines, because perhaps no caller ever sets them.
+    The text names the options without which there is no difference, and values with which there is none. It also names
+    options and conditions that Sentinel set to run changed lines, because perhaps no caller ever sets them.
     """
     settings = difference.inputs.get(SETTINGS, {})
     options = {name: difference.inputs[name] for name in sorted(difference.decides)} | settings
@@ -75,7 +75,13 @@ def _describe_settings(difference: Difference) -> str:
         name if name.endswith((" is true", " is false")) else f"{name} = {_shorten(value)}"
         for name, value in options.items()
     ]
-    return f", if {message(', '.join(texts))}" if texts else ""
+    others = [
+        f"{name} = {' or '.join(map(_shorten, values))}"
+        for name, values in sorted(difference.unless.items())
+        if name not in settings
+    ]
+    condition = f", if {message(', '.join(texts))}" if texts else ""
+    return condition + (f", unless {message(' or '.join(others))}" if others else "")
 
 
 def _shorten(value: object) -> str:

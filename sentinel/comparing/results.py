@@ -21,8 +21,10 @@ class Difference:
     :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
     :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
     :ivar idle: the inputs that do not matter: changing such an input changes the result of neither side.
-    :ivar decides: the options that decide whether the sides differ: with another value of such an option, both sides
+    :ivar decides: the options that decide whether the sides differ: with each other value that was tried, both sides
         return the same.
+    :ivar unless: option -> the values with which both sides return the same, if they differ with another value that was
+        tried.
     :ivar programming_error: the name of the exception, if one side raises it because of a mistake in its own code; see
         :func:`sentinel.worker.attribution.programming_error`.
     """
@@ -36,6 +38,7 @@ class Difference:
     programming_error: str = ""
     idle: frozenset[str] = frozenset()
     decides: frozenset[str] = frozenset()
+    unless: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
 
     @property
     def confirmed(self) -> bool:

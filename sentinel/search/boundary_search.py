@@ -228,6 +228,7 @@ class BoundarySearch:
         The limit is not a time, so that a search can be repeated exactly.
     :param shrink_further: whether to shrink each symptom of a broken law. Otherwise only its first symptom is shrunk;
         the others are confirmed as drawn.
+    :param lesser: symptoms that do not count as a law's first one, because they are reported only if it has no other.
     :param glimpse: whether to try the scenarios of :func:`glimpses` after the first drawn scenarios. Their violations
         are confirmed, not shrunk.
     :param left_out: returns why a law must skip a drawn or replayed scenario; empty if the law may judge it.
@@ -247,6 +248,7 @@ class BoundarySearch:
         laws: Collection[Law] | None = None,
         shrinking: int = 500,
         shrink_further: bool = True,
+        lesser: Collection[str] = (),
         glimpse: bool = False,
         left_out: Callable[[Law, Mapping[str, Inputs]], str] = lambda law, variants: "",
         excused: Callable[[Law, Mapping[str, Inputs]], Collection[str]] = lambda law, variants: (),
@@ -259,7 +261,7 @@ class BoundarySearch:
         self.seed = seed
         self._laws = list(subject.laws if laws is None else laws)
         self.shrinking = shrinking
-        self._shrink_further = shrink_further
+        self._shrink_further, self._lesser = shrink_further, lesser
         self._glimpse = glimpse
         self._left_out, self._excused, self._most, self._cheap = left_out, excused, most, cheap
         self.constants = constants
@@ -282,11 +284,11 @@ class BoundarySearch:
         while examples > 0 and self._empty < 2:
             count = min(examples, ROUND - self._done)
             tried, broken = self._look(self._done, count, tick, enough)
-            for law, symptom in sorted(broken, key=lambda pair: self._laws.index(pair[0])):
+            for law, symptom in sorted(broken, key=lambda pair: (self._laws.index(pair[0]), pair[1] in self._lesser)):
                 if self._borrow(law, symptom):
                     continue
                 place, suspect = broken[law, symptom]
-                if self.shrinking and (self._shrink_further or not self.outcomes[law].findings):
+                if self.shrinking and (self._shrink_further or self.outcomes[law].symptoms <= {*self._lesser}):
                     whole = next(iter(suspect.trial.variants.values())) if self._cheap else None
                     self._shrink(law, symptom, place, whole)
                     if self._cheap and symptom not in self.outcomes[law].symptoms:

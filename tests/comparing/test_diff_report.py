@@ -108,3 +108,12 @@ def test_the_option_that_decides_is_named():
     difference = Difference("value", inputs, answers, {"loss": ""}, decides=frozenset(inputs))
     told = summarise(BoundaryDiff("v.f", "loss_aggregation", "differs", differences=(difference,)))
     assert told == "loss is 2 times the previous value, if loss_agg_mode = 'seq-mean-token-sum'"
+
+
+def test_the_values_with_which_nothing_differs_are_named():
+    answers = {BEFORE: {"advantages": 1.0}, AFTER: {"advantages": 2.0}}
+    inputs = {"gamma": 0.9, "lam": 1.0}
+    unless = {"gamma": (0.0,), "lam": (0.0, 0.5)}
+    difference = Difference("value", inputs, answers, {"advantages": ""}, unless=unless)
+    told = summarise(BoundaryDiff("v.f", "group_advantage", "differs", differences=(difference,)))
+    assert told == "advantages is 2 times the previous value, unless gamma = 0.0 or lam = 0.0 or 0.5"

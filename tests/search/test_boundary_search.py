@@ -147,8 +147,10 @@ def test_a_finding_names_each_recipe_whose_scenario_shows_it(open_toys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("further", [False, True])
-def test_further_symptoms_of_a_law_need_not_be_shrunk(further, open_toys, monkeypatch):
+@pytest.mark.parametrize(
+    ("further", "lesser", "expected"), [(False, (), 1), (True, (), 2), (False, ("value", "non-finite"), 2)]
+)
+def test_further_symptoms_of_a_law_need_not_be_shrunk(further, lesser, expected, open_toys, monkeypatch):
     shrunk: list[str] = []
     shrink = BoundarySearch._shrink
 
@@ -158,11 +160,11 @@ def test_further_symptoms_of_a_law_need_not_be_shrunk(further, open_toys, monkey
 
     monkeypatch.setattr(BoundarySearch, "_shrink", counted)
     open_target, found = open_toys("torn")
-    search = BoundarySearch(open_target.law_session, found["torn"], 0, shrink_further=further)
+    search = BoundarySearch(open_target.law_session, found["torn"], 0, shrink_further=further, lesser=lesser)
     search.run(200)
     (outcome,) = search.outcomes.values()
     assert {finding.symptom for finding in outcome.findings} == {"value", "non-finite"}
-    assert len(shrunk) == (2 if further else 1)
+    assert len(shrunk) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 from sentinel.binding.drift import AbsentError
 from sentinel.values.lazy import torch
 
-
 _read_source = cache(inspect.getsource)
 
 
