@@ -41,7 +41,7 @@ def test_a_worse_revision_fails_unless_allowed(pytester, refs, broken_tree):
     result.stdout.fnmatch_lines(
         [
             "1. demo_rl.losses.agg_loss: worse",
-            "*loss is 2 times the previous value; breaks the_oracle_agrees: *; breaks gradients_stay_*",
+            "*loss is 2 times the previous value; breaks the_oracle_agrees (*); breaks gradients_stay_*",
             "*definition: sum over valid tokens / number of valid tokens  ?DAPO, arXiv:2503.14476?",
             "*breaks now: masked_values_have_no_influence: baseline.per_token_gradient: *",
             "if this is intended: --sentinel-allow-changes=demo_rl.losses.agg_loss",

@@ -40,7 +40,7 @@ def summarise(compared: BoundaryDiff) -> str:
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
         breaks = f"is further from {item.law} than before" if item in further else f"{new}breaks {item.law}"
-        parts.append(fails if item.law == ANSWERED else f"{breaks}: {item.statement}")
+        parts.append(fails if item.law == ANSWERED else f'{breaks} ("{item.statement}")')
         parts += [f"the results are now those of the definition with {message(item.choice)}"] if item.choice else []
     function = compared.name.rpartition(".")[2]
     moved = [describe_difference(item, function) + _describe_settings(item) for item in compared.differences[:1]]
@@ -53,7 +53,7 @@ def summarise(compared: BoundaryDiff) -> str:
     mended_laws = [item for item in compared.broken.get(BEFORE, ()) if item.law not in broken]
     for item in list({item.law: item for item in mended_laws}.values())[:_LAWS]:
         returns = f"it can be called now; {message(item.detail)}"
-        mended.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
+        mended.append(returns if item.law == ANSWERED else f'now keeps {item.law} ("{item.statement}")')
     parts += mended if parts else [*mended, *moved]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
     if compared.state == "new" and not parts:

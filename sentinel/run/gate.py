@@ -324,10 +324,10 @@ def _count(entries: Sequence[Mapping[str, Any]]) -> int:
 
 def _range(entry: Mapping[str, Any]) -> str:
     first, last = entry["lines"]
-    texts = [explain_guard(entry["guard"])] if entry["guard"] else []
-    texts += [] if entry["side"] == AFTER else ["deleted"]
+    texts = [] if entry["side"] == AFTER else ["deleted"]
+    texts += [explain_guard(entry["guard"])] if entry["guard"] else []
     span = f"{first}-{last}" if last > first else f"{first}"
-    return f"{os.path.basename(entry['file'])}:{span} {entry['function']}{f', {chr(44).join(texts)}' if texts else ''}"
+    return ", ".join([f"{os.path.basename(entry['file'])}:{span} {entry['function']}", *texts])
 
 
 def _waiting(rows: Sequence[Row]) -> list[str]:

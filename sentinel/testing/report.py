@@ -340,6 +340,11 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, explain: Explan
         if other:
             # This line is not wrapped, so that the option can be copied.
             lines.append(f"  It agrees with {in_words(other)}; if that is intended, pass dialects={other!r}.")
+            stated = [each for each in map(check.contract.input, other) if each is not None and each.dialect]
+            if stated:
+                lines += _wrapped("All laws then use that definition, so they accept what it allows.")
+            for each in stated:
+                lines += _wrapped(f"{each.name}: {each.meaning}.")
             if left := explain.still_broken(other):
                 lines += _wrapped(f"Laws that are still broken with these dialects: {', '.join(left)}.")
         cause = "" if other or padding or _edge(finding) else explain.slip(finding)

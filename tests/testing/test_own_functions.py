@@ -265,6 +265,8 @@ def test_a_declared_alternative_is_suggested():
     text = check(normalise, "reward_normalisation", examples=30).laws["the_oracle_agrees"].text
     assert "It agrees with " in text
     assert "pass dialects={" in text
+    assert "All laws then use that definition" in text
+    assert "std: " in text
 
     advised = eval(text.partition("pass dialects=")[2].partition("}")[0] + "}")
     assert advised == {"std": "biased", "epsilon": 1e-4}
