@@ -6,6 +6,7 @@ The real loops run a few steps, with stand-ins for models, engines and environme
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -276,6 +277,18 @@ class _Run:
         """Do nothing in place of writing the state of a data loader."""
 
 
+#: Options of runs of several epochs. With these values, they change neither what such a run trains on nor its rewards:
+#: no sequence is masked, and no reward is reduced.
+_NEUTRAL = {
+    "seq_logprob_error_threshold": 1e6,
+    "debug_payload_metrics": True,
+    "reward_shaping": {
+        "enabled": True, "stop_properly_penalty_coef": 1.0, "overlong_buffer_length": 1, "overlong_buffer_penalty": 0.0,
+        "max_response_length": 1000,
+    },
+}  # fmt: skip
+
+
 def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gym: bool) -> Any:
     """Make the configuration of an algorithm. Options that are not set here have NeMo-RL's defaults.
 
@@ -302,6 +315,7 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
         "val_batches": 0,
         "ppo_epochs": 1,
         "skip_reference_policy_logprobs_calculation": False,
+        **(_NEUTRAL if inputs["epochs"] > 1 else {}),
     }
     kind = next(value for key, value in vars(boundary.module).items() if key.lower() == f"{name}config")
     if not hasattr(kind, "model_fields"):
@@ -371,7 +385,9 @@ def _actors(make: Callable[..., Any]) -> Any:
 
 
 def _get(answers: Any, **_: Any) -> Any:
-    return answers.value if isinstance(answers, _Answer) else [answer() for answer in answers]
+    if not isinstance(answers, _Answer):
+        return [answer() for answer in answers]
+    return kit.run_async(answers.value) if inspect.iscoroutine(answers.value) else answers.value
 
 
 def _gym(kind: Any, run: _Run) -> Any:
@@ -455,7 +471,7 @@ async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
 _OF_CRITIC = ("returns_mean", "values_mean", "returns_sq_mean", "residual_sq_mean", "values_min", "values_max")
 _FAULTS = ("duplicated_reasoning", "empty_final_answer", "unwanted_tokens", "malformed_think_tag")
 _GYM, _ASYNC = "nemo_rl.environments.nemo_gym", f"{ALGORITHMS}.async_utils"
-_HISTOGRAMS = "nemo_rl.experience.metric_utils"
+_HISTOGRAMS, _PAYLOADS = "nemo_rl.experience.metric_utils", "nemo_rl.utils.multimodal_payload_metrics"
 _BUFFER, _COLLECTOR = f"{_ASYNC}.replay_buffer", f"{_ASYNC}.trajectory_collector"
 _ROLLOUTS, _TIMER = "nemo_rl.experience.rollouts", "nemo_rl.utils.timer"
 _GRPO = f"{ALGORITHMS}.grpo"
@@ -498,6 +514,8 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
         alone.enter_context(kit.swap(module.torch, "save", run.save_loader))
         alone.enter_context(kit.swap(imported[_ROLLOUTS].asyncio, "to_thread", _at_once))
         alone.enter_context(kit.swap(imported[_ROLLOUTS], "ray", ray))
+        if _PAYLOADS in imported:  # Ray's pickle is a stub module; only the number of bytes is used
+            alone.enter_context(kit.swap(imported[_PAYLOADS], "cloudpickle", kit.stand_in(dumps=_names)))
         if _HISTOGRAMS in imported:
             alone.enter_context(kit.swap(imported[_HISTOGRAMS], "Histogram", list))
         if _COLLECTOR in imported:
@@ -511,6 +529,11 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
             alone.enter_context(kit.swap_all(imported[_ASYNC], **actors))
         boundary.function(**{key: value for key, value in named.items() if key in boundary.parameters})
     return run.did
+
+
+def _names(value: Any, **_: Any) -> bytes:
+    """Return a batch's columns, in place of its pickle."""
+    return repr(sorted(value) if isinstance(value, Mapping) else type(value).__name__).encode()
 
 
 def _threads(module: Any, waits: _Waits) -> Any:
@@ -533,7 +556,7 @@ _STAND_INS = (
     StandIn("policy, engine, environment", "return the scenario's rewards and fixed tokens; no model runs"),
     StandIn("logger, checkpointer, clock", "record their arguments; nothing is written, and time advances by calls"),
 )
-_OF_ROLLOUTS, _OF_ASYNC = (_GYM, _HISTOGRAMS), (_ASYNC, _BUFFER, _COLLECTOR)
+_OF_ROLLOUTS, _OF_ASYNC = (_GYM, _HISTOGRAMS, _PAYLOADS), (_ASYNC, _BUFFER, _COLLECTOR)
 _IMPORTS = (BATCHES, _ROLLOUTS, _TIMER, LOSSES)
 BINDINGS = tuple(
     Binding(

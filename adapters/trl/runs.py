@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import base64
 import importlib
-import queue
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -22,150 +21,7 @@ from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding import kit
 from sentinel.binding.kit import torch
 
-_PROMPTS = ("one and two is", "so two and one is", "two and two is", "one is")
-_GOOD = ("three", "three so", "four", "so one")
-_BAD = ("four so", "two", "so so two", "two")
-_CHAT = (
-    "{% for m in messages %}{{ m['role'] + ' ' }}{% if m['role'] == 'assistant' %}{% generation %}"
-    "{{ m['content'] + '<end>' }}{% endgeneration %}{% else %}{{ m['content'] + ' ' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'assistant ' }}{% endif %}"
-)
-_LETTERS = ("<pad>", "<end>", "<unk>", *"abdefhinorstuvwx", "Ġ", "Ċ")
-_MERGES = ("Ġ o", "n e", "i s", "s o", "Ġ so", "r e", "a n", "an d")
-
-
-def _make_tokenizer(merges: int = len(_MERGES)) -> Any:
-    """Make a byte-level tokenizer whose tokens are letters and a few joined letters."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    transformers: Any = importlib.import_module("transformers")
-    pairs = [tuple(pair.split()) for pair in _MERGES]
-    words = {word: place for place, word in enumerate((*_LETTERS, *map("".join, pairs)))}
-    made = Tokenizer(models.BPE(words, pairs[:merges], unk_token="<unk>"))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, name_or_path="small", **special)
-    tokenizer.chat_template = _CHAT
-    return tokenizer
-
-
-def _make_model(seed: int, head: str = "CausalLM", labels: int = 1) -> Any:
-    """Make a random model of one layer. Equal seeds give equal weights."""
-    transformers: Any = importlib.import_module("transformers")
-    config = transformers.LlamaConfig(
-        vocab_size=len(_LETTERS) + len(_MERGES), hidden_size=8, intermediate_size=8, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=96, pad_token_id=0, eos_token_id=1,
-        bos_token_id=None, **({} if head == "CausalLM" else {"num_labels": labels}),
-    )  # fmt: skip
-    with kit.keep_random_state():
-        torch.manual_seed(seed)
-        model = getattr(transformers, f"LlamaFor{head}")(config)
-    for weight in model.parameters():
-        weight.data *= 20 if weight.ndim > 1 else 1  # large, so that outputs depend on the input
-    model.config._name_or_path = model.name_or_path = "small"
-    model.config.architectures = [type(model).__name__]
-    return model
-
-
-def _rows(kind: str, chat: bool) -> list[dict[str, Any]]:
-    """Return four rows of a dataset, as text or as messages."""
-    made: list[dict[str, Any]] = []
-    for place, (prompt, good, bad) in enumerate([*zip(_PROMPTS, _GOOD, _BAD)] * (4 if kind == "ids" else 1)):
-        texts = {"prompt": prompt, "chosen": f" {good}", "rejected": f" {bad}", "reference": f" so {good}"}
-        texts |= {"completion": texts["chosen" if place % 2 else "rejected"]}
-        said = {name: [{"role": "assistant", "content": text.strip()}] for name, text in texts.items()}
-        said["prompt"] = [{"role": "user", "content": prompt}]
-        row: dict[str, Any] = {name: (said if chat else texts).get(name) for name in _COLUMNS[kind]}
-        if kind in ("messages", "chats"):
-            row |= {"messages": said["prompt"] + said["chosen"]}  # until June 2026, distillation reads this column
-        elif kind == "ids":
-            row = {"input_ids": _make_tokenizer().encode(prompt)}
-        elif kind == "steps":
-            row = {"prompt": prompt, "completions": [good, bad], "labels": [True, bool(place % 2)]}
-        elif kind == "labels":
-            row["label"] = bool(place % 2)
-        elif kind == "hints":
-            row |= {"privileged_context": good, "solution": good}
-        elif kind == "answers":
-            row["completion"] = (said if chat else texts)["chosen"]
-        made.append(row)
-    return made
-
-
-_PAIR = ("prompt", "chosen", "rejected")
-#: Kind of rows -> its only form. The other kinds have the forms ``text`` and ``chat``.
-_FORMS: Mapping[str, tuple[str, ...]] = {
-    "messages": ("chat",), "chats": ("chat",), "ids": ("text",), "steps": ("text",),
-}  # fmt: skip
-_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "prompts": _PAIR[:1], "chats": _PAIR[:1], "hints": _PAIR[:1], "pairs": _PAIR, "triples": (*_PAIR, "reference"),
-    "answers": ("prompt", "completion"), "labels": ("prompt", "completion"), "messages": (), "ids": (), "steps": (),
-}  # fmt: skip
-
-
-def _text_of(completion: Any) -> str:
-    return completion if isinstance(completion, str) else "".join(message["content"] or "" for message in completion)
-
-
-def _count(completions: Any, **_: Any) -> list[float]:
-    return [sum(map(ord, _text_of(each))) % 7 / 7 for each in completions]
-
-
-def _of_one_prompt(prompts: Any, completions: Any, **_: Any) -> list[float]:
-    """Return different rewards for the completions of the first prompt, and equal rewards for all other completions."""
-    return [place / 4 if prompt == prompts[0] else 0.5 for place, prompt in enumerate(prompts)]
-
-
-def _length(completions: Any, missing: int = 6, **_: Any) -> list[Any]:
-    return [len(text) / 8 if len(text) != missing else None for text in map(_text_of, completions)]
-
-
-def _make_worker() -> Any:
-    """Make a rollout worker whose queue has finished rollouts."""
-    done: Any = queue.Queue()
-    tokenizer = _make_tokenizer()
-    for place, (prompt, good) in enumerate([*zip(_PROMPTS, _GOOD)] * 8):
-        asked, said = tokenizer.encode(prompt), [*tokenizer.encode(f" {good}"), 1]
-        columns = {
-            "input_ids": asked + said,
-            "completion_mask": [0] * len(asked) + [1] * len(said),
-            "old_log_probs": [0.0] * len(asked) + [-0.25 * (n % 5) - 1 for n in range(len(said))],
-        }
-        about = {"prompt": [], "completion": [], "model_version": 0, "group_id": place // 2, "enqueued_at": None}
-        scored = {"advantage": (-1.0) ** place * (1 + place % 3), "metrics": {"reward": place % 4 / 4}}
-        tensors = {name: torch.tensor(column) for name, column in columns.items()}
-        done.put(kit.stand_in(**tensors, **about, **scored))
-    return kit.stand_in(
-        rollout_buffer=done, metrics_queue=queue.Queue(), **_idle("start stop update_model_version check_health")
-    )
-
-
-def _idle(names: str) -> dict[str, Any]:
-    return dict.fromkeys(names.split(), lambda *_: None)
-
-
-#: Parameter of a constructor -> the objects that may be passed, by name. The first one is passed unless the options
-#: name another.
-_OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
-    "ref_model": {"a model": lambda: _make_model(2), "none": lambda: None},
-    "teacher_model": {"a model": lambda: _make_model(3)},
-    "reward_model": {"a model": lambda: _make_model(4, "SequenceClassification")},
-    "rollout_worker": {"a worker": _make_worker},
-    "weight_transfer": {
-        "nothing": lambda: kit.stand_in(**_idle("init_weight_transfer pause send_weights resume destroy"))
-    },
-    "value_model": {"a model": lambda: _make_model(5, "SequenceClassification")},
-    "reward_funcs": {
-        "a function": lambda: _count,
-        "two functions": lambda: [_count, _length],
-        "two numbers": lambda: [_count, partial(_length, missing=-1)],
-        "a model": lambda: _make_model(4, "SequenceClassification"),
-        "a function of one prompt": lambda: _of_one_prompt,
-        "a function and models": lambda: [
-            _count, *(_make_model(seed, "SequenceClassification") for seed in (4, 6)),
-        ],
-    },
-}  # fmt: skip
+from .parts import DATA, FORMS, OBJECTS, PROMPTS, make_answers, make_model, make_rows, make_tokenizer, parse_answer
 
 #: Matches the names of logged values that are times.
 _TIMES = re.compile(r"(time|_s|/s|_per_second|flos)$|^eps$")
@@ -178,32 +34,41 @@ def _of_trainer(
 ) -> tuple[Any, tuple[str, ...]]:
     """Return the function that builds and trains a trainer, and the forms of its rows.
 
-    :param kind: the kind of rows, a key of :data:`_COLUMNS`.
+    :param kind: the kind of rows, a key of :data:`COLUMNS`.
     :param fixed: the options that all scenarios have.
-    :param objects: keys of :data:`_OBJECTS` that the constructor needs.
+    :param objects: keys of :data:`OBJECTS` that the constructor needs.
     :param head: the head of the trained model; ``labels`` is the number of its outputs.
     """
 
     def call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         configuration, given = kit.config_class_of(boundary), {**fixed, **inputs["options"]}
-        parts = {name: _OBJECTS[name][given.pop(name, next(iter(_OBJECTS[name])))]() for name in objects}
-        parts["model"] = given.pop("model", None) or _make_model(1, head, labels)
-        known = {**kit.one_step(len(_PROMPTS), inputs["micro_batch_size"]), "logging_steps": 1, "optim": "sgd"}
+        kind_of_model, data, evaluated = (given.pop(name, None) for name in ("model", "data", "eval_data"))
+        kind_of_rows = given.pop("rows", kind)
+        model = "small" if kind_of_model == "small" else make_model(1, head, labels, kind_of_model or "Llama")
+        needed = {*objects, *given}.intersection(OBJECTS)
+        parts = {name: OBJECTS[name][given.pop(name, next(iter(OBJECTS[name])))]() for name in sorted(needed)}
+        parts = {"processing_class": make_tokenizer(), "model": model, **parts}
+        plays = "environment_factory" in parts
+        if plays:
+            vars(parts["processing_class"]).update(response_template={}, parse_response=parse_answer)
+        known = {**kit.one_step(len(PROMPTS), inputs["micro_batch_size"]), "logging_steps": 1, "optim": "sgd"}
         known |= {"learning_rate": _RATE, **kit.keep_accepted(configuration, given)}
-        rows = kit.make_dataset(_rows(kind, inputs["form"] == "chat"))
+        rows = kit.make_dataset(make_rows(kind_of_rows, plays or inputs["form"] == "chat"))
         if "eval_strategy" in given:
-            parts["eval_dataset"] = rows
+            parts["eval_dataset"] = {"first": rows, "last": rows.select(range(2))} if evaluated == "by name" else rows
         served = given.get("use_vllm") or any(name.endswith("server_url") for name in given)
         with (
             _loaded(),
             _fused(boundary.module) if given.get("use_liger_kernel") else nullcontext(),
             _served() if served else nullcontext(),
             kit.swap(boundary.owner, "_send_telemetry", lambda *_: None),
+            kit.swap(torch.Tensor, "share_memory_", kit.return_first),  # for other processes, which loaders lack here
             kit.swap(boundary.module, "get_peak_flops_per_device", lambda *_: None),  # it needs a GPU
+            _parsing() if plays else nullcontext(),
             kit.keep_random_state(),
         ):
             args = configuration(**known)
-            trainer = boundary.owner(args=args, train_dataset=rows, processing_class=_make_tokenizer(), **parts)
+            trainer = boundary.owner(args=args, train_dataset=DATA[data](rows) if data else rows, **parts)
             # transformers calls these methods
             hooks = trainer.training_step, trainer.prediction_step, trainer.evaluate, trainer.evaluation_loop
             hooks += trainer.get_train_dataloader, trainer.get_eval_dataloader, trainer._get_train_sampler
@@ -211,7 +76,7 @@ def _of_trainer(
             hooks += trainer._prepare_inputs, trainer.log, getattr(trainer.data_collator, "torch_call", None)
             return _trained(trainer, trainer.compute_loss, hooks, known)
 
-    return call, _FORMS.get(kind, ("text", "chat"))
+    return call, FORMS.get(kind, ("text", "chat"))
 
 
 class _Server:
@@ -230,7 +95,7 @@ class _Server:
         if kind == "get_sequence_logprobs":
             return self._score(**asked)
         given = asked.get("prompts") or asked.get("messages") or ()
-        tokenizer = _make_tokenizer()
+        tokenizer = make_tokenizer()
         prompts = [tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in given]
         if kind == "chat":
             prompts = [
@@ -238,10 +103,7 @@ class _Server:
             ]
         wanted, count = {name: value for name, value in asked.items() if name != "prompts"}, asked.get("n", 1)
         texts = [f"{sorted(wanted.items())} {prompt} {n}" for prompt in prompts for n in range(count)]
-        seeds = [zlib.crc32(text.encode()) for text in texts]
-        most = asked.get("max_tokens", 1)
-        answers = [[3 + (seed >> place) % 20 for place in range(1 + seed % most)] for seed in seeds]
-        answers = [[*ids, 1] if len(ids) < most else ids for ids in answers]
+        answers = make_answers(texts, asked.get("max_tokens", 1))
         return {
             "prompt_ids": prompts, "completion_ids": answers,
             "logprobs": [[[-1.0 - token / 16] for token in ids] for ids in answers],
@@ -249,7 +111,7 @@ class _Server:
         }  # fmt: skip
 
     def _score(self, sequences: Any, prompt_lengths: Any, top_logprobs: int, temperature: float, **_: Any) -> Any:
-        teacher, width = _make_model(3), max(map(len, sequences))
+        teacher, width = make_model(3), max(map(len, sequences))
         counts = [len(ids) - start for ids, start in zip(sequences, prompt_lengths)]
         best = torch.full((len(sequences), width, top_logprobs), -torch.inf)
         places, own = best.int().clamp(min=0), best[..., :1].clone()
@@ -299,6 +161,12 @@ def _fused(module: Any) -> Iterator[None]:
         yield
 
 
+def _parsing() -> Any:
+    """Let GRPO parse responses without another package. It calls only the tokenizer's method."""
+    module = importlib.import_module("trl.trainer.grpo_trainer")
+    return kit.swap(module, "is_jmespath_available", partial(kit.return_first, True))
+
+
 @contextmanager
 def _served() -> Iterator[None]:
     """Replace the HTTP requests of TRL's vLLM client by calls of :class:`_Server`."""
@@ -321,11 +189,11 @@ def _served() -> Iterator[None]:
 def _loaded() -> Iterator[None]:
     """Replace transformers' ``from_pretrained`` methods by functions that return the small model and its tokenizer."""
     transformers: Any = importlib.import_module("transformers")
-    made = {name: partial(_make_model, 1) for name in ("AutoModelForCausalLM", "LlamaForCausalLM")}
+    made = {name: partial(make_model, 1) for name in ("AutoModelForCausalLM", "LlamaForCausalLM")}
     for name in ("AutoModelForSequenceClassification", "LlamaForSequenceClassification"):
-        made[name] = partial(_make_model, 1, "SequenceClassification")
-    made |= dict.fromkeys(("AutoTokenizer", "AutoProcessor"), partial(_make_tokenizer, 3))
-    made["AutoConfig"] = lambda: _make_model(1).config
+        made[name] = partial(make_model, 1, "SequenceClassification")
+    made |= dict.fromkeys(("AutoTokenizer", "AutoProcessor"), partial(make_tokenizer, 3))
+    made["AutoConfig"] = lambda: make_model(1).config
     with ExitStack() as swaps:
         for name, make in made.items():
             swaps.enter_context(kit.swap(getattr(transformers, name), "from_pretrained", lambda *_, m=make, **__: m()))
@@ -370,8 +238,13 @@ _SAMPLES: _Form = {"num_generations": 2, "max_completion_length": 6}
 _LIMIT: _Form = {"max_completion_length": 6}
 _NEW: _Form = {"max_new_tokens": 6}
 _EVALUATES: _Form = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4}
+_MEASURES: _Form = {**_EVALUATES, "eval_data": "by name", "compute_metrics": "a number"}
+_MIXTURE: _Form = {"model": "Mixtral"}
+_ENCODER: _Form = {"model": "T5", "max_length": 28, "max_completion_length": 6}
 _CUT: _Form = {"max_length": 28, "model": "small"}
-_CUT_BOTH: _Form = {**_CUT, "max_completion_length": 3}
+_CUT_BOTH: _Form = {
+    **_CUT, "max_completion_length": 3, "model_init_kwargs": {"dtype": "float32"}, "gradient_checkpointing": True,
+}  # fmt: skip
 _SYNC: _Form = {"sync_ref_model": True, "ref_model_sync_steps": 1, "ref_model_mixup_alpha": 0.75}
 _PRINTS: _Form = {"log_completions": True, "num_completions_to_print": 1}
 _PRINTS_EACH: _Form = {**_PRINTS, "log_completions_steps": 1, "num_generations": 2}
@@ -379,6 +252,10 @@ _DRAWS: _Form = {"temperature": 0.75, "top_k": 12, "top_p": 0.875, "min_p": 0.01
 _DRAWS_FEW: _Form = {"temperature": 0.75, "top_k": 12, "top_p": 0.875}
 _AGAIN: _Form = {"num_iterations": 2, "steps_per_generation": 2}
 _SERVER: _Form = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": "http://127.0.0.1:1"}
+_GAMES: _Form = {
+    **_SERVER, "environment_factory": "two", "data": "of two environments", "max_completion_length": 40,
+    "max_tool_calling_iterations": 2, "vllm_importance_sampling_mode": "token_mask",
+}  # fmt: skip
 _TEACHER: _Form = {"teacher_model_server_url": "http://127.0.0.1:1"}
 _FUSED: _Form = {"use_liger_kernel": True}
 _PAIRED: _Form = {"beta": 0.25, **_EVALUATES}
@@ -393,21 +270,30 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     (
         "trl.trainer.sft_trainer.SFTTrainer", _of_trainer("answers", {}),
         (
-            _EVALUATES, {**_CUT, "completion_only_loss": False, "loss_type": "dft"},
+            {**_MEASURES, "data": "a stream", **_MIXTURE},
+            {**_CUT, "completion_only_loss": False, "loss_type": "dft", "processing_class": "none"},
             {"packing": True, "max_length": 40, "eval_packing": False, **_EVALUATES},
             {"assistant_only_loss": True, "padding_free": True, "max_length": None},
-            {"loss_type": "chunked_nll", "pad_to_multiple_of": 8},
+            {
+                "rows": "texts", "formatting_func": "a function", "packing": True, "packing_strategy": "bfd_split",
+                "max_length": 12, "shuffle_dataset": True,
+            },
+            {"rows": "talks", "truncation_mode": "keep_end", "max_length": 12},
+            {"loss_type": "chunked_nll", "pad_to_multiple_of": 8, **_MIXTURE},
         ),
     ),
     (
         "trl.trainer.dpo_trainer.DPOTrainer", _of_trainer("pairs", {}, "ref_model"),
         (
-            {"ref_model": "none", **_PAIRED}, {"ld_alpha": 0.5, "precompute_ref_log_probs": True, **_CUT},
+            {"ref_model": "none", **_PAIRED, **_MEASURES}, {"ld_alpha": 0.5, "precompute_ref_log_probs": True, **_CUT},
             {
                 "loss_type": ["sigmoid", "bco_pair", "sft", "robust", "exo_pair", "aot"],
                 "loss_weights": [1.0, 0.5, 0.25, 0.75, 0.375, 0.625], "label_smoothing": 0.125,
             },
-            {"loss_type": ["ipo", "hinge", "nca_pair", "sppo_hard", "apo_zero"], "f_divergence_type": "js_divergence"},
+            {
+                "loss_type": ["ipo", "hinge", "nca_pair", "sppo_hard", "apo_zero"],
+                "f_divergence_type": "js_divergence", **_MIXTURE,
+            },
             {"loss_type": ["apo_down", "discopop", "aot_unpaired", "sigmoid_norm"], "f_divergence_type": "forward_kl"},
             {"f_divergence_type": "alpha_divergence", "use_weighting": True}, _SYNC, _FUSED,
         ),
@@ -415,13 +301,20 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     (
         "trl.trainer.kto_trainer.KTOTrainer", _of_trainer("labels", {}, "ref_model"),
         (
-            {"ref_model": "none", **_PAIRED}, {"desirable_weight": 2.0, "precompute_ref_log_probs": True, **_CUT},
-            {"loss_type": "apo_zero_unpaired", "undesirable_weight": 0.5}, _SYNC, _FUSED,
+            {"ref_model": "none", **_PAIRED, **_MEASURES},
+            {"desirable_weight": 2.0, "precompute_ref_log_probs": True, **_CUT},
+            {"loss_type": "apo_zero_unpaired", "undesirable_weight": 0.5, **_MIXTURE}, _SYNC, _FUSED,
         ),
     ),
     (
         "trl.trainer.reward_trainer.RewardTrainer", _of_trainer("pairs", {}, head="SequenceClassification"),
-        (_EVALUATES, {"center_rewards_coefficient": 0.125, "pad_to_multiple_of": 8, **_CUT}),
+        (
+            {**_MEASURES, "data": "with margins"},
+            {
+                "data": "a stream", "center_rewards_coefficient": 0.125, "pad_to_multiple_of": 8,
+                "processing_class": "none", **_CUT,
+            },
+        ),
     ),
     (
         "trl.trainer.grpo_trainer.GRPOTrainer", _of_trainer("prompts", *_SAMPLED),
@@ -429,7 +322,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"beta": 0.25, **_FUNCTIONS, **_AGAIN, **_EVALUATES}, {**_MODELS, **_DRAWS, "scale_rewards": "batch"},
             {
                 "loss_type": "grpo", "importance_sampling_level": "sequence", "mask_truncated_completions": True,
-                "cast_lm_head_to_fp32": True, "model": "small",
+                "cast_lm_head_to_fp32": True, "model": "small", "generation_kwargs": {"repetition_penalty": 1.5},
             },
             {
                 "loss_type": "dr_grpo", "top_entropy_quantile": 0.5, "entropy_coef": 0.125, "scale_rewards": "none",
@@ -439,14 +332,19 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"loss_type": "cispo", "epsilon_high": 2.0, "beta": 0.25, "use_bias_correction_kl": True, **_SYNC},
             {"loss_type": "sapo", "use_adaptive_entropy": True, "entropy_coef": 0.125, "pad_to_multiple_of": 8},
             {**_SERVER, "beta": 0.25, **_DRAWS}, {"beta": 0.25, **_FUSED, **_AGAIN},
+            {**_GAMES, "beta": 0.25},
+            {"rollout_func": "a function", "reward_funcs": "two async functions", **_MIXTURE},
         ),
     ),
     (
         "trl.trainer.rloo_trainer.RLOOTrainer", _of_trainer("prompts", *_SAMPLED),
         (
             {**_FUNCTIONS, **_AGAIN, **_EVALUATES}, {**_MODELS, **_DRAWS, "normalize_advantages": True},
-            {"mask_truncated_completions": True, "model": "small", **_PRINTS}, {**_SYNC, "pad_to_multiple_of": 8},
-            {**_SERVER, **_DRAWS},
+            {
+                "mask_truncated_completions": True, "model": "small", "generation_kwargs": {"repetition_penalty": 1.5},
+                "model_init_kwargs": {"dtype": "float32"}, **_PRINTS,
+            }, {**_SYNC, "pad_to_multiple_of": 8},
+            {**_SERVER, **_DRAWS, "reward_funcs": "two async functions", **_MIXTURE},
         ),
     ),
     (
@@ -454,7 +352,10 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         _of_trainer(
             "chats", {"model": "small", "token_budget": 0}, "reward_funcs", "rollout_worker", "weight_transfer"
         ),
-        ({"token_budget": 48, "temperature": 0.75}, {"epsilon": 0.125, "epsilon_high": 0.25, "weight_sync_steps": 1}),
+        (
+            {"token_budget": 48, "temperature": 0.75, **_MIXTURE},
+            {"epsilon": 0.125, "epsilon_high": 0.25, "weight_sync_steps": 1},
+        ),
     ),
     (
         f"{_OWN}.a2po.a2po_trainer.A2POTrainer",
@@ -466,20 +367,29 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
     (
         f"{_OWN}.bco.bco_trainer.BCOTrainer", _of_trainer("labels", {}, "ref_model"),
-        (_EVALUATES, {"precompute_ref_log_probs": True, **_PAIRED}, {**_WITHOUT, **_CUT_BOTH}),
+        (
+            {**_EVALUATES, "compute_metrics": "a number"}, {"precompute_ref_log_probs": True, **_PAIRED},
+            {**_WITHOUT, **_CUT_BOTH}, {**_WITHOUT, **_MIXTURE},
+        ),
     ),
     (
         f"{_OWN}.cpo.cpo_trainer.CPOTrainer", _of_trainer("pairs", {}),
         (
-            _EVALUATES, {"loss_type": "simpo", "cpo_alpha": 0.0, **_CUT_BOTH}, {"loss_type": "hinge", "beta": 0.25},
-            {"loss_type": "ipo", "alpha": 0.5}, {"label_smoothing": 0.125, "max_length": 28},
+            {**_EVALUATES, "compute_metrics": "a number"}, {"loss_type": "simpo", "cpo_alpha": 0.0, **_CUT_BOTH},
+            {"loss_type": "hinge", "beta": 0.25, **_MIXTURE}, {"loss_type": "ipo", "alpha": 0.5, **_ENCODER},
+            {"label_smoothing": 0.125, "max_length": 28},
         ),
     ),
-    (f"{_OWN}.orpo.orpo_trainer.ORPOTrainer", _of_trainer("pairs", {}), (_PAIRED, _CUT_BOTH, {"max_length": 28})),
+    (
+        f"{_OWN}.orpo.orpo_trainer.ORPOTrainer", _of_trainer("pairs", {}), (
+            {**_PAIRED, "compute_metrics": "a number"}, _CUT_BOTH, {"max_length": 28, **_MIXTURE}, _ENCODER,
+        ),
+    ),
     (
         f"{_OWN}.tpo.tpo_trainer.TPOTrainer", _of_trainer("triples", {}),
         (
-            _PAIRED, {"loss_type": "tpo-l", **_CUT}, {"loss_type": "ipo", "pad_to_multiple_of": 8},
+            {**_PAIRED, "eval_data": "by name"}, {"loss_type": "tpo-l", **_CUT, "processing_class": "none"},
+            {"loss_type": "ipo", "pad_to_multiple_of": 8},
             {"loss_type": "hinge", "max_length": 28, "truncation_mode": "keep_end"}, {"label_smoothing": 0.125},
         ),
     ),
@@ -489,7 +399,8 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
     (
         f"{_OWN}.gkd.gkd_trainer.GKDTrainer", _of_trainer("messages", {**_NEW, "lmbda": 1.0}, "teacher_model"),
-        ({"lmbda": 0.0, "beta": 0.25, **_EVALUATES}, {"lmbda": 0.0, "seq_kd": True, "temperature": 0.75}, _FUSED),
+        ({"lmbda": 0.0, "beta": 0.25, **_EVALUATES},
+            {"lmbda": 0.0, "seq_kd": True, "temperature": 0.75, "teacher_model": "a name"}, _FUSED),
     ),
     (
         f"{_OWN}.gold.gold_trainer.GOLDTrainer", _of_trainer("messages", {**_LIMIT, "lmbda": 1.0}, "teacher_model"),
@@ -500,14 +411,22 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
                 "use_uld_loss": True, "teacher_tokenizer_name_or_path": "small", "uld_use_hybrid_loss": True,
                 "lmbda": 0.0, "uld_skip_student_eos": False, "uld_skip_teacher_eos": False, "model": "small",
             },
-            {"lmbda": 0.0, "seq_kd": True, "uld_use_hybrid_loss": True}, {**_SERVER, "num_generations": 2}, _FUSED,
+            {
+                "use_uld_loss": True, "teacher_tokenizer_name_or_path": "small", "lmbda": 0.0, "rows": "answers",
+                "max_length": 12, "uld_token_merge_strategy": "bayesian",
+            },
+            {"lmbda": 0.0, "seq_kd": True, "uld_use_hybrid_loss": True, "teacher_model": "a name"},
+            {**_SERVER, "num_generations": 2}, _FUSED,
         ),
     ),
     (
         f"{_OWN}.iw_opd.iw_opd_trainer.IWOPDTrainer", _of_trainer("messages", _LIMIT, "teacher_model"),
         (
             {**_PRINTS_EACH, **_DRAWS_FEW}, {"lmbda": 0.0, "distillation_objective": "jsd", "beta": 0.5, **_EVALUATES},
-            {"distillation_objective": "jsd", "loss_top_k": 0, "beta": 0.25, "max_prompt_length": 8, **_CUT},
+            {
+                "distillation_objective": "jsd", "loss_top_k": 0, "beta": 0.25, "max_prompt_length": 8,
+                "teacher_model": "a name", **_CUT,
+            },
             {**_SERVER, "num_generations": 2}, {**_TEACHER, "use_teacher_server": True},
             {"distillation_objective": "jsd", "loss_top_k": 0, **_FUSED},
         ),
@@ -516,7 +435,8 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         f"{_OWN}.distillation.distillation_trainer.DistillationTrainer",
         _of_trainer("chats", _LIMIT, "teacher_model"),
         (
-            {**_PRINTS_EACH, **_DRAWS_FEW}, {"beta": 0.25, "temperature": 0.75, **_EVALUATES}, {"model": "small"},
+            {**_PRINTS_EACH, **_DRAWS_FEW}, {"beta": 0.25, "temperature": 0.75, **_EVALUATES},
+            {"model": "small", "teacher_model": "a name", "processing_class": "none"},
             {**_SERVER, "num_generations": 2}, _FUSED,
         ),
     ),
@@ -532,7 +452,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         f"{_OWN}.minillm.minillm_trainer.MiniLLMTrainer",
         _of_trainer("prompts", _SAMPLES, "teacher_model", "reward_funcs"),
         (
-            {"gamma": 0.5, "length_normalization": False, "kd_temperature": 0.75},
+            {"gamma": 0.5, "length_normalization": False, "kd_temperature": 0.75, "teacher_model": "a name"},
             {"single_step_decomposition": False, "rkl_advantage": False, **_FUNCTIONS},
         ),
     ),
@@ -565,7 +485,10 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         f"{_OWN}.sdft.sdft_trainer.SDFTTrainer", _of_trainer("hints", {**_SAMPLES, "distillation_topk": 4}),
         (
             {"generate_from_teacher": True, "teacher_model_kind": "ema", "distillation_add_tail": True},
-            {"distillation_mode": "full_logits", "num_loss_tokens_to_skip": 1, "model": "small", **_AGAIN},
+            {
+                "distillation_mode": "full_logits", "num_loss_tokens_to_skip": 1, "model": "small",
+                "distillation_is_clip": None, "generation_kwargs": {"repetition_penalty": 1.5}, **_AGAIN,
+            },
             {"distillation_mode": "sampled_token", "distillation_alpha": 1.0, **_EVALUATES},
             {**_SERVER, "use_teacher_server": True, "teacher_model_kind": "live"},
         ),
@@ -577,10 +500,13 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"distillation_mode": "topk_logits", "distillation_topk": 4, "include_environment_feedback": True},
             {"distillation_mode": "full_logits", "teacher_model_kind": "base", **_AGAIN, **_FUNCTIONS},
             {"distillation_weight": 0.5, "beta": 0.25, "loss_type": "grpo", **_MODELS, **_EVALUATES},
-            {"dont_reprompt_on_self_success": False, "scale_rewards": "batch", "loss_type": "dr_grpo", **_DRAWS},
+            {
+                "dont_reprompt_on_self_success": False, "scale_rewards": "none", "loss_type": "dr_grpo",
+                "mask_truncated_completions": True, "model": "small", "distillation_is_clip": None, **_DRAWS,
+            },
             {
                 **_SERVER, "use_teacher_server": True, "distillation_mode": "topk_logits", "distillation_topk": 4,
-                "teacher_model_kind": "live",
+                "teacher_model_kind": "live", "scale_rewards": "batch", "distillation_add_tail": True,
             },
         ),
     ),
@@ -599,6 +525,12 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         (
             {"replay_buffer_size": 4, "beta": 0.25, "reward_funcs": "a function of one prompt", **_AGAIN},
             {**_FUNCTIONS, **_DRAWS},
+            {
+                **_SERVER, "replay_buffer_size": 4, "reward_funcs": "a function of some prompts", "beta": 0.25,
+                "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "steps_per_generation": 1,
+                "vllm_importance_sampling_mode": "token_truncate",
+            },
+            {**_GAMES, "scale_rewards": "batch", "mask_truncated_completions": True, "pad_to_multiple_of": 8},
         ),
     ),
 )  # fmt: skip
@@ -615,6 +547,7 @@ _STAND_INS = (
     StandIn("liger_loss", "from another package: returns a number that depends on each argument"),
     StandIn("requests", "replies as a vLLM server: completions depend on the request, and log-probs on the tokens"),
     StandIn("model", "random weights and one layer; the trainers' code does not depend on a model's size"),
+    StandIn("parse_response", "the tokenizer's method: the tool calls of a completion depend on its tokens"),
     StandIn("from_pretrained", "returns this model, or a small tokenizer, instead of a download"),
 )
 
