@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import sentinel.recipes.catalog
+from sentinel.recipes.affects import RECORDED
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.commands import audit
@@ -523,6 +524,27 @@ def test_values_that_the_version_rejects_are_named(run_sentinel, mirrored, valid
     script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, loss_agg_mode='token-men')\n")
     accepts = "loss_agg_mode=token-men: not a value of this option, which accepts token-mean or seq-mean-token-sum"
     assert f"{accepts} — did you mean 'token-mean'?\n" in run_sentinel(*audit).out
+
+
+def test_a_configuration_of_a_running_trainer_is_valid(run_sentinel, mirrored, validated, tmp_path):
+    """``sentinel watch`` writes values that the class computed, and attributes that are not options."""
+    values = {"batch": 8, "clip": 0.2, "computed": 1, "group": 7, "loss_agg_mode": "mine"}
+    config = tmp_path / "sentinel-events.config.json"
+    audit = ("audit", "tiny", "--repo", validated, "--config", config)
+    config.write_text(json.dumps(values))
+    answer = run_sentinel(*audit)
+    assert answer.status == 2
+    for rejected in ("raises a ValueError for", "computed is not an option", "loss_agg_mode=mine: not a value"):
+        assert rejected in answer.out
+    values["loss_agg_mode"] = "token-mean"
+    config.write_text(json.dumps({RECORDED: ["MyConfig", "TinyConfig"], **values}))
+    answer = run_sentinel(*audit)
+    assert answer.out.startswith("1 bug (1 recipe) of tiny is known.")
+    assert "computed" not in answer.out + answer.err
+    assert RECORDED not in answer.out + answer.err
+    assert (answer.status, "1 hit you" in answer.out) == (1, True)
+    answer = run_sentinel(*audit, "--set", "clippy=1")
+    assert "clippy is not an option" in answer.out, "the settings of the command line are checked"
 
 
 def test_a_misspelled_attribute_raises_no_error(run_sentinel, mirrored, validated, tmp_path):

@@ -34,6 +34,7 @@ from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.affects import RECORDED
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch, Example
 from sentinel.search.checks import subjects
@@ -324,7 +325,9 @@ class Checker:
         elif message[0] == "event" and message[1].kind == "configuration":
             self._configured = self.events.with_suffix(".config.json")
             with contextlib.suppress(OSError):
-                self._configured.write_text(json.dumps(message[1].values, indent=1, sort_keys=True), encoding="utf-8")
+                classes, options = message[1].values["classes"], message[1].values["options"]
+                text = json.dumps({RECORDED: classes, **options}, indent=1, sort_keys=True)
+                self._configured.write_text(text, encoding="utf-8")
         elif message[0] == "event":
             values = {**unpacked(message[1].values), "moment": message[1].moment}
             self._look(process, message[1].kind, message[1].step, values)

@@ -22,6 +22,7 @@ import torch
 
 import sentinel.tools.watch
 from sentinel.cli import main
+from sentinel.recipes.affects import RECORDED
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.tools.watch import checker, link, meeting, replay, training
 from sentinel.tools.watch.wrapping import Budget, Plan
@@ -316,6 +317,23 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     assert max(map(len, said.splitlines())) < 250
     assert "nothing was examined" in said
     assert "kinds of violation" not in said, "which would look like an all-clear"
+
+
+def test_the_settings_of_a_run_are_written_with_their_classes(tmp_path):
+    class Options:
+        def __init__(self) -> None:
+            self.beta, self.output_dir, self.kind = 0.1, "out", None
+
+    class Mine(Options): ...
+
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    ours, theirs = Pipe()
+    one.attach(theirs)
+    ours.send(("event", training.Event("configuration", 0, 0, training.configuration_of(Mine()))))
+    ours.send(("end", {}))
+    one.serve()
+    written = json.loads((tmp_path / "events.config.json").read_text())
+    assert written == {RECORDED: ["Mine", "Options"], "beta": 0.1, "kind": None}
 
 
 def test_a_loss_of_the_users_is_the_reason_why_nothing_was_examined(tmp_path, capfd):
