@@ -611,6 +611,24 @@ def test_replay_of_a_file_without_violations_exits_with_2(tmp_path, said):
         assert "nothing was examined: events.jsonl does not contain a violation" in told
 
 
+def test_replay_explains_why_an_invariant_of_the_training_is_not_replayed(tmp_path, said):
+    detail = "a micro-batch's loss is -1, and its documented value is 2; in Trainer._loss (demo.py:3)"
+    event = {**_EVENT, "law": "the_loss_is_the_documented_one", "boundary": "", "symptom": "training", "step": 4,
+             "key": "", "detail": detail, "variants": None}  # fmt: skip
+    for name in ("subject", "contract", "call", "place"):
+        del event[name]
+    (tmp_path / "events.jsonl").write_text(json.dumps(event))
+    status, shown, told = said("replay", "events.jsonl")
+    assert status == 2
+    assert shown.splitlines() == [
+        f"the_loss_is_the_documented_one, step 4: {detail}",
+        "  not reproduced: an invariant's event contains no copied call; only violations of laws are replayed",
+        "0 violations of 1 reproduced outside the run",
+    ]
+    assert "--ref" not in told
+    assert "until a law is violated" in told
+
+
 def test_foreign_text_in_events_is_escaped(tmp_path, said):
     """Live and in a replay: an events' file is text that others may have written."""
     event = {**_EVENT, "subject": "\x1b[31mx", "boundary": "\x1b[31mred", "symptom": "\x1b", "key": "\x1b[0m"}
