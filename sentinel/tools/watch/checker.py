@@ -184,6 +184,7 @@ class Checker:
         self._told_of: tuple[str, Mapping[str, str]] = "", {}
         self._skipped: dict[str, str] = {}
         self._firsts: dict[str, int] = {}
+        self._seconds: float | None = 0.0
         self._place: Path | None = None
         self._polled = self._busy = -math.inf  # last time of looking for messages, and last time that one had to wait
         self._applied: dict[str, str] = {}
@@ -269,8 +270,9 @@ class Checker:
             self._not["watched"][ENDED] += late
         self._counts["calls"] += sum(totals.get("calls", {}).values())
         self._not["copied"].update(totals.get("failed", {}))
-        for name in ("held_back", "seconds"):
-            self._counts[name] += totals.get(name, 0)
+        self._counts["held_back"] += totals.get("held_back", 0)
+        # A process that was stopped has not reported its time, so the time of the whole run is not known.
+        self._seconds = None if self._seconds is None or "seconds" not in totals else self._seconds + totals["seconds"]
         if totals.get("lost"):
             self._not["copied"]["no room"] += totals["lost"]
         counts = self._summary()
@@ -594,7 +596,7 @@ class Checker:
             **{name: self._counts[name] for name in ("calls", "copied", "read", "held_back")},
             "laws": self._checked(),
             **{f"not_{name}": dict(why.most_common()) for name, why in self._not.items()},
-            "seconds": round(self._counts["seconds"], 3),
+            **({} if self._seconds is None else {"seconds": round(self._seconds, 3)}),
             **({"nothing_examined": nothing} if (nothing := self._nothing()) else {}),
         }
 
@@ -643,8 +645,8 @@ class Checker:
             _say(
                 f"{counted(len(kinds), 'kind')} of violation" + f": {laws}" * bool(laws) + "\n  "
                 f"checked{several}: {checked}; laws {self._counts['laws']} times, on {counts['read']} of "
-                f"{counted(counts['copied'], 'copied call')} of {functions}; this took "
-                f"{counts['seconds']:.2f} s of the run",
+                f"{counted(counts['copied'], 'copied call')} of {functions}"
+                + (f"; this took {counts['seconds']:.2f} s of the run" if "seconds" in counts else ""),
                 True,
             )
         if counts["held_back"]:

@@ -257,6 +257,25 @@ def test_a_process_that_the_command_stops_is_not_reported_as_lost(tmp_path, capf
     assert not meeting.is_stopped(place)
 
 
+@pytest.mark.parametrize("last", [{"seconds": 0.25}, None])
+def test_the_time_of_a_run_is_left_out_if_a_process_did_not_report_it(tmp_path, capfd, last):
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    pipes = [Pipe() for _ in range(2)]
+    for _, theirs in pipes:
+        one.attach(theirs)
+    (first, _), (second, _) = pipes
+    for kind, values in (("facts", _FACTS), ("generated", {"temperature": (1.0, 0.5)})):
+        first.send(("event", training.Event(kind, 0, 0, values)))
+    first.send(("end", {"seconds": 0.5}))
+    if last is not None:
+        second.send(("end", last))
+    second.close()
+    one.serve()
+    said, end = capfd.readouterr().err, json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
+    assert ("this took 0.75 s of the run" in said, "this took" in said) == (last is not None, last is not None)
+    assert end.get("seconds") == (0.75 if last else None)
+
+
 def test_a_living_checker_is_waited_for(tmp_path, monkeypatch):
     """On a busy machine it may need minutes. One that was killed leaves its socket's file behind."""
     monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
@@ -297,14 +316,18 @@ def test_a_dying_thread_reports_its_end(monkeypatch, tmp_path, capfd):
         [theirs.recv() for _ in range(10)]
 
 
+#: What a run sends about a trainer.
+_FACTS = {"class": "demo.Trainer", "own": {}, "changed": [], "random": [],
+    "scaler": False, "distributed": "NO", "options": {}, "loss_function": False, "smoothing": False,
+    "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {},
+    "weights_swap": False}  # fmt: skip
+
+
 def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, capfd):
     one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
     ours, theirs = Pipe()
     one.attach(theirs)
-    facts = {"class": "demo.Trainer", "own": {"training_step": "Mine.training_step"}, "changed": [], "random": [],
-             "scaler": False, "distributed": "NO", "options": {}, "loss_function": False, "smoothing": False,
-             "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {},
-             "weights_swap": False}  # fmt: skip
+    facts = {**_FACTS, "own": {"training_step": "Mine.training_step"}}
     for step in range(2):
         ours.send(("event", training.Event("facts", step, 0, facts)))
     ours.send(("end", {}))
