@@ -523,7 +523,11 @@ def test_values_that_the_version_rejects_are_named(run_sentinel, mirrored, valid
 
     script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, loss_agg_mode='token-men')\n")
     accepts = "loss_agg_mode=token-men: not a value of this option, which accepts token-mean or seq-mean-token-sum"
-    assert f"{accepts} — did you mean 'token-mean'?\n" in run_sentinel(*audit).out
+    assert run_sentinel(*audit).out.startswith(f"{script}:2: {accepts} — did you mean 'token-mean'?\n")
+    config = tmp_path / "run.yaml"
+    config.write_text("clip: 0.2\nloss_agg_mode: token-men\n")
+    answer = run_sentinel("audit", "tiny", "--repo", validated, "--config", config)
+    assert answer.out.startswith(f"{config}:2: {accepts} — did you mean 'token-mean'?\n")
 
 
 def test_a_configuration_of_a_running_trainer_is_valid(run_sentinel, mirrored, validated, tmp_path):
