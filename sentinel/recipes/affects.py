@@ -23,6 +23,9 @@ from typing import Any
 
 #: Values of a setting that mean it is off.
 OFF = ("null", "false", "")
+#: Key of a configuration file that ``sentinel watch`` wrote. Its value is a list of names: the class of the run's
+#: configuration, and the base classes of this class. The other keys are the settings that the running trainer had.
+RECORDED = "sentinel_watch"
 
 _BOUND = re.compile(r"(>=|<=|!=|>|<) (\S+)")
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import sentinel.recipes.catalog
+from sentinel.recipes.affects import RECORDED
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.commands import audit
@@ -522,7 +523,32 @@ def test_values_that_the_version_rejects_are_named(run_sentinel, mirrored, valid
 
     script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, loss_agg_mode='token-men')\n")
     accepts = "loss_agg_mode=token-men: not a value of this option, which accepts token-mean or seq-mean-token-sum"
-    assert f"{accepts} — did you mean 'token-mean'?\n" in run_sentinel(*audit).out
+    assert run_sentinel(*audit).out.startswith(f"{script}:2: {accepts} — did you mean 'token-mean'?\n")
+    config = tmp_path / "run.yaml"
+    config.write_text("clip: 0.2\nloss_agg_mode: token-men\n")
+    answer = run_sentinel("audit", "tiny", "--repo", validated, "--config", config)
+    assert answer.out.startswith(f"{config}:2: {accepts} — did you mean 'token-mean'?\n")
+
+
+def test_a_configuration_of_a_running_trainer_is_valid(run_sentinel, mirrored, validated, tmp_path):
+    """``sentinel watch`` writes values that the class computed, and attributes that are not options."""
+    values = {"batch": 8, "clip": 0.2, "computed": 1, "group": 7, "loss_agg_mode": "mine"}
+    config = tmp_path / "sentinel-events.config.json"
+    audit = ("audit", "tiny", "--repo", validated, "--config", config)
+    config.write_text(json.dumps(values))
+    answer = run_sentinel(*audit)
+    assert answer.status == 2
+    for rejected in ("raises a ValueError for", "computed is not an option", "loss_agg_mode=mine: not a value"):
+        assert rejected in answer.out
+    values["loss_agg_mode"] = "token-mean"
+    config.write_text(json.dumps({RECORDED: ["MyConfig", "TinyConfig"], **values}))
+    answer = run_sentinel(*audit)
+    assert answer.out.startswith("1 bug (1 recipe) of tiny is known.")
+    assert "computed" not in answer.out + answer.err
+    assert RECORDED not in answer.out + answer.err
+    assert (answer.status, "1 hit you" in answer.out) == (1, True)
+    answer = run_sentinel(*audit, "--set", "clippy=1")
+    assert "clippy is not an option" in answer.out, "the settings of the command line are checked"
 
 
 def test_a_misspelled_attribute_raises_no_error(run_sentinel, mirrored, validated, tmp_path):
@@ -870,8 +896,22 @@ def test_only_existing_settings_are_recommended(run_sentinel, mirrored, tree_wit
     assert "    until it is fixed, set actor.clip=null\n" in run_sentinel(*audit).out
 
 
+CALLED = """\
+recipe_version: 1
+bug_id: TINY-GONE-00
+title: a mean of a class
+target: tiny
+contract: call
+boundary: tiny.losses.Gone.mean
+scenario: {arguments: {value: 1}}
+expected_unpatched: {returned: 1}
+expected_fixed: {returned: 2}
+affects: [{when: {actor.clip: set}}]
+"""
+
+
 @pytest.mark.slow
-def test_bugs_that_could_not_be_decided_are_listed_by_cause(run_sentinel, mirrored, tree_with_options):
+def test_bugs_whose_code_is_absent_are_not_undecided(run_sentinel, mirrored, tree_with_options):
     first = tree_with_options.parent / "recipes" / "tiny" / "TINY-MEAN.yaml"
     for number in range(14):
         gone = first.read_text().replace("TINY-MEAN", f"TINY-GONE-{number:02}").replace("boundary: ", "boundary: ")
@@ -879,10 +919,12 @@ def test_bugs_that_could_not_be_decided_are_listed_by_cause(run_sentinel, mirror
         first.with_name(f"TINY-GONE-{number:02}.yaml").write_text(gone)
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options)
     names = ", ".join(f"TINY-GONE-{number:02}" for number in range(12))
-    assert (
-        f"not decided: 14 bugs (14 recipes)\n  14 bugs (14 recipes): this version does not have the code: {names} "
-        "and 2 more\n" in answer.out
-    )
+    absent = f"not in this version: the code of 14 bugs (14 recipes): {names} and 2 more\n"
+    assert (absent in answer.out, "not decided" in answer.out) == (True, False)
+    first.with_name("TINY-GONE-00.yaml").write_text(CALLED)  # no adapter binds this function
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
+    assert ": 0 hit you, 1 may hit you, 0 do not, 14 not in this version.\n" in answer.out
+    assert (absent in answer.out, "not decided" in answer.out) == (True, False)
     first.unlink()
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options)
     assert (answer.status, answer.out) == (2, "")

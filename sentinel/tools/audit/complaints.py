@@ -39,7 +39,8 @@ def complaints(run: Run, given: Given, copy: Copy) -> Complaints:
         reader = _Reader(run, training, options, given, copy)
         _add_unknown(reader, found)
         found.rejected.extend(
-            f"{name}={training.configuration[name]}: not a value of this option, which accepts {expected}"
+            f"{reader.place(name)}{name}={training.configuration[name]}: not a value of this option, which accepts "
+            f"{expected}"
             for name, expected in training.invalid.items()
         )
         _add_unchecked(reader, found)

@@ -62,6 +62,7 @@ class Training:
     :ivar others: the options of the copy's other trainers.
     :ivar fits: the options of the trainers that the settings may belong to, including ``options``.
     :ivar added: settings that the command adds with ``+``; such settings need not be options.
+    :ivar recorded: settings that a running trainer had. They are valid, and may be attributes that are not options.
     :ivar doubtful: options that code which was not read may set. Their defaults are not used. A name that ends with a
         dot is a section; the empty name stands for all options.
     :ivar trainers: the names of the trainer classes that the script uses, and of their base classes; empty if unknown.
@@ -73,6 +74,7 @@ class Training:
     others: tuple[Options, ...] = ()
     fits: tuple[Options, ...] = ()
     added: frozenset[str] = frozenset()
+    recorded: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
     trainers: tuple[str, ...] = ()
     apart: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class Training:
             return []
         found: dict[str, None] = {}
         for name in self.configuration:
-            if name in self.added or not self._variables.isdisjoint(with_sections(name)):
+            if name in self.added | self.recorded or not self._variables.isdisjoint(with_sections(name)):
                 continue
             first = next((part for part in with_sections(name) if options.closed(part)), None)
             if first is not None:
@@ -134,13 +136,15 @@ class Training:
         options = self.options
         if options is None:
             return list(self.configuration)
-        return [name for name in self.configuration if name not in options and options.may_declare(name)]
+        others = (name for name in self.configuration if name not in options and name not in self.recorded)
+        return [name for name in others if options.may_declare(name)]
 
     @cached_property
     def invalid(self) -> Mapping[str, str]:
         """Map each setting with an invalid value to a description of the valid values."""
         known = self.options.options if self.options is not None else {}
-        expected = {name: known[name].expects(text) for name, text in self.configuration.items() if name in known}
+        checked = known.keys() - self.recorded
+        expected = {name: known[name].expects(text) for name, text in self.configuration.items() if name in checked}
         near = {name: nearest(self.configuration[name], known[name].choices) for name, text in expected.items() if text}
         return {name: f"{expected[name]}{hint}" for name, hint in near.items()}
 
@@ -231,6 +235,7 @@ def training(
     added: frozenset[str] = frozenset(),
     typed: frozenset[str] = frozenset(),
     hidden: frozenset[str] = frozenset(),
+    recorded: frozenset[str] = frozenset(),
 ) -> Training:
     """Return the training run of a configuration, with the trainer whose options fit the configuration best.
 
@@ -240,8 +245,11 @@ def training(
     :param added: settings that need not be options of the trainer.
     :param typed: settings from a command line; the name of a flag may differ from the setting that it sets.
     :param hidden: options that code which was not read may set, as in :attr:`Training.doubtful`.
+    :param recorded: settings that a running trainer had, as in :attr:`Training.recorded`.
     """
-    runs = [Training(trainer.meaning(configuration, typed), trainer, added=added) for trainer in trainers]
+    runs = [
+        Training(trainer.meaning(configuration, typed), trainer, added=added, recorded=recorded) for trainer in trainers
+    ]
     made = [bool(made_by) and trainer.made_by == made_by for trainer in trainers]
     known = [{name for name in run.configuration if name in trainer} for run, trainer in zip(runs, trainers)]
     taken = [names.difference(run.invalid) for names, run in zip(known, runs)]

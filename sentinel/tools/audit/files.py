@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
-from sentinel.recipes.affects import in_text
+from sentinel.recipes.affects import RECORDED, in_text
 from sentinel.values.documents import DocumentError, parse_yaml, read_text, suffix_of
 from sentinel.values.files import read_bytes
 
@@ -32,8 +32,16 @@ def spelled(name: object) -> str:
 
 
 def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a configuration without the keys ``defaults`` and ``hydra``, which belong to Hydra."""
-    return {name: value for name, value in data.items() if name not in ("defaults", "hydra")}
+    """Return a configuration without the keys ``defaults`` and ``hydra``, which belong to Hydra, and without the key
+    that ``sentinel watch`` adds."""
+    return {name: value for name, value in data.items() if name not in ("defaults", "hydra", RECORDED)}
+
+
+def classes_recorded(data: Mapping[Any, Any]) -> list[str] | None:
+    """Return the configuration class of a run that ``sentinel watch`` recorded, followed by its base classes; None if
+    ``sentinel watch`` did not write the file."""
+    classes = data.get(RECORDED)
+    return list(map(str, classes)) if isinstance(classes, list) else None
 
 
 def read_mapping(file: Path) -> dict[str, Any]:

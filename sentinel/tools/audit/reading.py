@@ -18,7 +18,7 @@ from sentinel.tools.audit.command_line import NOT_KNOWN
 from sentinel.tools.audit.composing import composed, groups
 from sentinel.tools.audit.declared import finder, options_of, search_path, tree_folders
 from sentinel.tools.audit.effective import Training, covers, training
-from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of
+from sentinel.tools.audit.files import MISSING, classes_recorded, flattened, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, setting_of
 from sentinel.tools.audit.option_classes import (
     Find,
@@ -83,6 +83,11 @@ class Given:
     @cached_property
     def set_names(self) -> frozenset[str]:
         return frozenset(setting_of(word)[0] for word in self.words)
+
+    @cached_property
+    def recorded(self) -> list[str] | None:
+        """The classes of the configuration, if ``sentinel watch`` recorded it in a run; otherwise None."""
+        return classes_recorded(self.data or {})
 
     @cached_property
     def added(self) -> frozenset[str]:
@@ -174,6 +179,7 @@ def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
     :raises NothingExamined: if the options of the script's configuration class cannot be read.
     """
     launch, settings = given.launch, read_settings(given, copy)
+    recorded = given.recorded
     trainers, unread = options_of(copy.catalog, copy.target, copy.checkout, copy.python), [*settings.unread]
     trainers = _with_defaults(trainers, settings)
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
@@ -192,12 +198,16 @@ def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
     own = {name for name, _ in settings.single if launch.own.intersection(name.split("."))}
     typed = frozenset(name for name, _ in launch.settings)
     trainers = tuple(copy.with_accepted(one, one.meaning(settings.texts, typed)) for one in trainers)
-    run = training(settings.texts, trainers, launch.made_by, given.added | own, typed, settings.hidden | again)
+    known = [name for name in recorded or () if any(trainer.made_by == name for trainer in trainers)]
+    made_by = launch.made_by or next(iter(known), "")
+    had = frozenset(settings.texts).difference(given.set_names, typed) if recorded is not None else frozenset[str]()
+    run = training(settings.texts, trainers, made_by, given.added | own, typed, settings.hidden | again, had)
     run, left_out = _completed(run, launch, given.set_names)
     if run.options is not None:
         run = replace(run, options=copy.with_accepted(run.options, run.configuration))
     run = _with_trainers(run, launch, copy, boundaries)
-    refused = rejections(run, copy.target, copy.checkout, copy.find, launch.processes)
+    # A class may reject the values that it computed itself, so those of a recorded run are not given to it again.
+    refused = rejections(run, copy.target, copy.checkout, copy.find, launch.processes) if recorded is None else []
     return Run(run, trainers, settings.config, refused, (*unread, *left_out))
 
 

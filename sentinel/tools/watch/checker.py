@@ -34,6 +34,7 @@ from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.affects import RECORDED
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch, Example
 from sentinel.search.checks import subjects
@@ -183,6 +184,7 @@ class Checker:
         self._told_of: tuple[str, Mapping[str, str]] = "", {}
         self._skipped: dict[str, str] = {}
         self._firsts: dict[str, int] = {}
+        self._seconds: float | None = 0.0
         self._place: Path | None = None
         self._polled = self._busy = -math.inf  # last time of looking for messages, and last time that one had to wait
         self._applied: dict[str, str] = {}
@@ -268,8 +270,9 @@ class Checker:
             self._not["watched"][ENDED] += late
         self._counts["calls"] += sum(totals.get("calls", {}).values())
         self._not["copied"].update(totals.get("failed", {}))
-        for name in ("held_back", "seconds"):
-            self._counts[name] += totals.get(name, 0)
+        self._counts["held_back"] += totals.get("held_back", 0)
+        # A process that was stopped has not reported its time, so the time of the whole run is not known.
+        self._seconds = None if self._seconds is None or "seconds" not in totals else self._seconds + totals["seconds"]
         if totals.get("lost"):
             self._not["copied"]["no room"] += totals["lost"]
         counts = self._summary()
@@ -324,7 +327,9 @@ class Checker:
         elif message[0] == "event" and message[1].kind == "configuration":
             self._configured = self.events.with_suffix(".config.json")
             with contextlib.suppress(OSError):
-                self._configured.write_text(json.dumps(message[1].values, indent=1, sort_keys=True), encoding="utf-8")
+                classes, options = message[1].values["classes"], message[1].values["options"]
+                text = json.dumps({RECORDED: classes, **options}, indent=1, sort_keys=True)
+                self._configured.write_text(text, encoding="utf-8")
         elif message[0] == "event":
             values = {**unpacked(message[1].values), "moment": message[1].moment}
             self._look(process, message[1].kind, message[1].step, values)
@@ -591,7 +596,7 @@ class Checker:
             **{name: self._counts[name] for name in ("calls", "copied", "read", "held_back")},
             "laws": self._checked(),
             **{f"not_{name}": dict(why.most_common()) for name, why in self._not.items()},
-            "seconds": round(self._counts["seconds"], 3),
+            **({} if self._seconds is None else {"seconds": round(self._seconds, 3)}),
             **({"nothing_examined": nothing} if (nothing := self._nothing()) else {}),
         }
 
@@ -640,8 +645,8 @@ class Checker:
             _say(
                 f"{counted(len(kinds), 'kind')} of violation" + f": {laws}" * bool(laws) + "\n  "
                 f"checked{several}: {checked}; laws {self._counts['laws']} times, on {counts['read']} of "
-                f"{counted(counts['copied'], 'copied call')} of {functions}; this took "
-                f"{counts['seconds']:.2f} s of the run",
+                f"{counted(counts['copied'], 'copied call')} of {functions}"
+                + (f"; this took {counts['seconds']:.2f} s of the run" if "seconds" in counts else ""),
                 True,
             )
         if counts["held_back"]:

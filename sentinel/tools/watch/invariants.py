@@ -500,7 +500,8 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
                 return (
                     f"the gradient of the loss with respect to {name} has an element {float(got.reshape(-1)[at]):.4g} "
                     f"that is {float(expected[0].reshape(-1)[at]):.4g} by the documented loss "
-                    f"({int(wrong.sum())} of {wrong.numel()} elements differ){how}"
+                    f"({int(wrong.sum())} of {wrong.numel()} elements differ){how}; "
+                    f"the value of the loss is right ({float(values['loss']):.3g})"
                 )
     return ""
 
@@ -1176,8 +1177,7 @@ INVARIANTS = (
         f"{_TRAINER} that the adapter documents, and a model that reports log-probs or scores", _gradient,
         _also(_documented("loss"), _own("loss"), _observed,
               lambda facts, steps: "gradients are scaled (fp16)" if facts["scaler"] else ""), "loss",
-        "Compare this function with the formula of loss_type in the documentation. The value of the loss is right for "
-        "this batch, so the formulas differ for other values.",
+        "Compare this function with the formula of loss_type in the documentation.",
     ),
     Invariant(
         "advantages_follow_from_rewards", ("scored",), "advantages are computed from rewards as configured",

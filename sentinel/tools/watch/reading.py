@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from sentinel.contracts.choices import Choices
-from sentinel.contracts.contract import TOKENS, DoesNotApply, Input
+from sentinel.contracts.contract import TOKENS, Contract, DoesNotApply, Input
 from sentinel.deciding.law_session import Subject
 from sentinel.laws.law import Case
 from sentinel.search.scenarios import accepts, draw, with_dialects
@@ -589,9 +589,27 @@ def _calls(
                 raise Unreadable(
                     f"it calls {stubs.state().used[0]}, which the checker leaves out to save memory"
                 ) from None
+            if isinstance(error, KeyError) and error.args[0] in _computed(subject.contract, inputs):
+                raise Unreadable(
+                    f"scenarios cannot be recovered from calls, because the contract {subject.contract.name} computes "
+                    f"{error.args[0]} from them"
+                ) from None
             errors.append(error)
             continue
         yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, arguments, answers
+
+
+def _computed(contract: Contract, inputs: Mapping[str, Any]) -> list[str]:
+    """Return the names of the values that a contract computes from a scenario and passes to the adapter."""
+    names: list[str] = []
+
+    def call(**given: Any) -> dict[str, Any]:
+        names.extend(given)
+        raise _Heard
+
+    with contextlib.suppress(_Heard, Exception):  # a contract may refuse the scenario
+        probe.observe(contract, call, inputs, (), "cpu")
+    return [name for name in names if name not in inputs]
 
 
 def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

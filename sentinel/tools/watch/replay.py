@@ -33,7 +33,9 @@ class Replay:
 
     :ivar event: the event of the run. Its ``of`` is the number of checked calls, and its ``count`` the number of these
         calls that violate the law.
+    :ivar open_target: the revision at which it was measured; None if it was not measured at any.
     :ivar finding: the shrunk scenario that shows the violation outside the run; None if it does not occur there.
+    :ivar reason: why there is no finding.
     """
 
     event: Mapping[str, Any]
@@ -102,11 +104,15 @@ def replayed(
 def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replay:
     if event["target"] not in catalog.targets:
         raise SentinelError(f"the events are about {event['target']!r}, which is not a target here")
+    if not event["boundary"]:
+        return Replay(
+            event, reason="an invariant's event contains no copied call; only violations of laws are replayed"
+        )
     everywhere = subjects(catalog, event["target"])[0]
     subject = next((item for item in everywhere if item.name == event.get("subject")), None)
     law = next((item for item in subject.laws if item.name == event["law"]), None) if subject else None
     if subject is None or law is None:
-        return Replay(event, reason="the violation concerns several calls, or a function that no adapter binds")
+        return Replay(event, reason=f"the installed adapter does not bind {event['boundary']} with this law")
     if event["variants"] is None:
         return Replay(event, reason="the call was too large to be written; watch again with --capture full")
     variants = _scenario(event, subject)
@@ -118,7 +124,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
         if not search.outcomes[law].findings:
             search.replay([(law, variants)])
     except Undecidable as error:
-        return Replay(event, open_target, reason=str(error))
+        return Replay(event, reason=str(error))
     finding = next(iter(search.outcomes[law].findings), None)
     reason = "the law holds at that revision: the violation occurs only in the run" if finding is None else ""
     return Replay(event, open_target, finding, reason)

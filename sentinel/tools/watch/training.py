@@ -319,7 +319,7 @@ class Training:
             self._trainer = weakref.ref(trainer)
             self._forget()
             self._notes.pop(trainer, None)
-            self._send("configuration", _plain_options(trainer.args))
+            self._send("configuration", {}, configuration_of(trainer.args))
             for name, found in facts.get("tokens", {}).items():
                 self._send("tokens", {}, {"tokens": found, "evaluating": name == "eval_dataset"})
             function = inspect.getattr_static(type(trainer), "compute_loss", None)
@@ -1018,9 +1018,9 @@ def _rows(batch: Any) -> dict[str, Any]:
     }
 
 
-def _plain_options(options: Any) -> dict[str, Any]:
-    """Return the run's settings without paths, names and secrets."""
-    return {
+def configuration_of(options: Any) -> dict[str, Any]:
+    """Return the run's settings without paths, names and secrets, and the names of the classes that declare them."""
+    plain = {
         name: getattr(value, "value", value)
         for name, value in vars(options).items()
         if not name.startswith("_")
@@ -1028,6 +1028,7 @@ def _plain_options(options: Any) -> dict[str, Any]:
         and isinstance(getattr(value, "value", value), (bool, int, float, str, type(None)))
         and not any(mark in str(getattr(value, "value", value)) for mark in "/\\@: ")
     }
+    return {"classes": [kind.__name__ for kind in type(options).__mro__[:-1]], "options": plain}
 
 
 def _ranks(trainer: Any) -> dict[str, Any]:

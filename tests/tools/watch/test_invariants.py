@@ -412,10 +412,12 @@ def test_a_factor_of_the_accumulation_is_described_by_its_direction():
 
 
 def test_a_wrong_gradient_is_described_by_what_it_looks_like():
-    for extra, how in ((0.0, "after a detach()"), (2.0, "elements differ)\n")):
-        ((one, said),) = _memory(_DOCUMENTED).look(*_differentiated(extra))
+    for extra, how in ((0.0, "after a detach() or under no_grad()"), (2.0, "elements differ)")):
+        kind, seen = _differentiated(extra)
+        ((one, said),) = _memory(_DOCUMENTED).look(kind, seen)
         assert one.name == "the_gradient_is_the_documented_one"
-        assert how in said
+        assert f"{how}; the value of the loss is right ({float(seen['loss']):.3g})\n" in said
+        assert "other values" not in said, "it does not follow: the value of a loss of 0 does not show a factor"
         assert "try: Compare this function with the formula" in said
 
 

@@ -11,6 +11,7 @@ import torch
 from sentinel.binding.families import policy_loss
 from sentinel.contracts.loss_aggregation import LOSS_AGGREGATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.contracts.responses import RESPONSE_MASKS
 from sentinel.deciding.law_session import Subject
 from sentinel.search.scenarios import narrow
 from sentinel.targets import Binding
@@ -109,6 +110,17 @@ def test_an_exception_of_the_adapter_is_the_cause():
 
     with pytest.raises(TypeError, match="an adapter's own mistake"):
         _reading(call=call)
+
+
+def test_an_input_that_the_contract_computes_gives_no_reading():
+    def call(boundary, inputs):
+        return {"response_mask": boundary.function(inputs["responses"], inputs["eos_token_id"])}
+
+    binding = Binding("run.mask", "response_masks", call=call, outputs=("response_mask",))
+    subject = Subject(binding, narrow(RESPONSE_MASKS, binding), (), "", "run.mask")
+    boundary = Boundary("run.mask", ModuleType("run"), lambda ids, stop: (ids != stop).long(), None, binding)
+    with pytest.raises(Unreadable, match="because the contract response_masks computes responses from them"):
+        reading_of(0, subject, boundary)
 
 
 def test_an_adapter_that_calls_another_function_gives_no_reading():

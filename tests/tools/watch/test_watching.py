@@ -22,6 +22,7 @@ import torch
 
 import sentinel.tools.watch
 from sentinel.cli import main
+from sentinel.recipes.affects import RECORDED
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.tools.watch import checker, link, meeting, replay, training
 from sentinel.tools.watch.wrapping import Budget, Plan
@@ -256,6 +257,25 @@ def test_a_process_that_the_command_stops_is_not_reported_as_lost(tmp_path, capf
     assert not meeting.is_stopped(place)
 
 
+@pytest.mark.parametrize("last", [{"seconds": 0.25}, None])
+def test_the_time_of_a_run_is_left_out_if_a_process_did_not_report_it(tmp_path, capfd, last):
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    pipes = [Pipe() for _ in range(2)]
+    for _, theirs in pipes:
+        one.attach(theirs)
+    (first, _), (second, _) = pipes
+    for kind, values in (("facts", _FACTS), ("generated", {"temperature": (1.0, 0.5)})):
+        first.send(("event", training.Event(kind, 0, 0, values)))
+    first.send(("end", {"seconds": 0.5}))
+    if last is not None:
+        second.send(("end", last))
+    second.close()
+    one.serve()
+    said, end = capfd.readouterr().err, json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
+    assert ("this took 0.75 s of the run" in said, "this took" in said) == (last is not None, last is not None)
+    assert end.get("seconds") == (0.75 if last else None)
+
+
 def test_a_living_checker_is_waited_for(tmp_path, monkeypatch):
     """On a busy machine it may need minutes. One that was killed leaves its socket's file behind."""
     monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
@@ -296,14 +316,18 @@ def test_a_dying_thread_reports_its_end(monkeypatch, tmp_path, capfd):
         [theirs.recv() for _ in range(10)]
 
 
+#: What a run sends about a trainer.
+_FACTS = {"class": "demo.Trainer", "own": {}, "changed": [], "random": [],
+    "scaler": False, "distributed": "NO", "options": {}, "loss_function": False, "smoothing": False,
+    "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {},
+    "weights_swap": False}  # fmt: skip
+
+
 def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, capfd):
     one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
     ours, theirs = Pipe()
     one.attach(theirs)
-    facts = {"class": "demo.Trainer", "own": {"training_step": "Mine.training_step"}, "changed": [], "random": [],
-             "scaler": False, "distributed": "NO", "options": {}, "loss_function": False, "smoothing": False,
-             "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {},
-             "weights_swap": False}  # fmt: skip
+    facts = {**_FACTS, "own": {"training_step": "Mine.training_step"}}
     for step in range(2):
         ours.send(("event", training.Event("facts", step, 0, facts)))
     ours.send(("end", {}))
@@ -316,6 +340,23 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     assert max(map(len, said.splitlines())) < 250
     assert "nothing was examined" in said
     assert "kinds of violation" not in said, "which would look like an all-clear"
+
+
+def test_the_settings_of_a_run_are_written_with_their_classes(tmp_path):
+    class Options:
+        def __init__(self) -> None:
+            self.beta, self.output_dir, self.kind = 0.1, "out", None
+
+    class Mine(Options): ...
+
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    ours, theirs = Pipe()
+    one.attach(theirs)
+    ours.send(("event", training.Event("configuration", 0, 0, training.configuration_of(Mine()))))
+    ours.send(("end", {}))
+    one.serve()
+    written = json.loads((tmp_path / "events.config.json").read_text())
+    assert written == {RECORDED: ["Mine", "Options"], "beta": 0.1, "kind": None}
 
 
 def test_a_loss_of_the_users_is_the_reason_why_nothing_was_examined(tmp_path, capfd):
@@ -591,6 +632,24 @@ def test_replay_of_a_file_without_violations_exits_with_2(tmp_path, said):
         status, shown, told = said("replay", "events.jsonl")
         assert (status, shown) == (2, "")
         assert "nothing was examined: events.jsonl does not contain a violation" in told
+
+
+def test_replay_explains_why_an_invariant_of_the_training_is_not_replayed(tmp_path, said):
+    detail = "a micro-batch's loss is -1, and its documented value is 2; in Trainer._loss (demo.py:3)"
+    event = {**_EVENT, "law": "the_loss_is_the_documented_one", "boundary": "", "symptom": "training", "step": 4,
+             "key": "", "detail": detail, "variants": None}  # fmt: skip
+    for name in ("subject", "contract", "call", "place"):
+        del event[name]
+    (tmp_path / "events.jsonl").write_text(json.dumps(event))
+    status, shown, told = said("replay", "events.jsonl")
+    assert status == 2
+    assert shown.splitlines() == [
+        f"the_loss_is_the_documented_one, step 4: {detail}",
+        "  not reproduced: an invariant's event contains no copied call; only violations of laws are replayed",
+        "0 violations of 1 reproduced outside the run",
+    ]
+    assert "--ref" not in told
+    assert "until a law is violated" in told
 
 
 def test_foreign_text_in_events_is_escaped(tmp_path, said):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -208,7 +209,13 @@ class Result:
 
     @cached_property
     def undecided(self) -> set[str]:
-        return {item.recipe.bug_id for item in self.decisions if item.verdict.name not in _DECIDED}
+        others = (item for item in self.decisions if not _is_absent(item.verdict))
+        return {item.recipe.bug_id for item in others if item.verdict.name not in _DECIDED}
+
+    @cached_property
+    def absent(self) -> set[str]:
+        """The bugs whose code this version does not have."""
+        return {item.recipe.bug_id for item in self.decisions if _is_absent(item.verdict)}
 
 
 def _status(result: Result) -> int:
@@ -285,15 +292,22 @@ _DECIDED = ("reproduced", "fixed", "changed")
 #: Causes of ``unavailable`` that depend only on the release, and causes that also depend on the installed packages.
 _LASTING, _OF_PACKAGES = ("drift", "not-in-this-version"), ("adapter", "import", "raised")
 
-#: Causes that count as the same for several bugs, although the reasons name different code.
-_CAUSES = {
-    "not-in-this-version": "this version does not have the code",
-}
+#: The reason of a verdict if the source lacks the recipe's code, and has no definition of this name elsewhere. A
+#: missing parameter, whose path has parentheses, may have been renamed.
+_GONE = re.compile(r"not in this version: the checkout has no [\w.]+( \(|;|$)")
 
 
-def _undecided(decisions: Sequence[Decision]) -> list[str]:
-    """List the known bugs without a conclusive verdict, grouped by cause."""
+def _is_absent(verdict: Verdict) -> bool:
+    """Return True if a version does not have the code that has the bug."""
+    gone = verdict.kind == "drift" and _GONE.match(verdict.reason)
+    return verdict.name not in _DECIDED and (verdict.kind == "not-in-this-version" or bool(gone))
+
+
+def _undecided(every: Sequence[Decision]) -> list[str]:
+    """List the known bugs without a conclusive verdict: those whose code is absent, then the others by cause."""
     groups: dict[str, list[Decision]] = {}
+    absent = [item for item in every if _is_absent(item.verdict)]
+    decisions = [item for item in every if not _is_absent(item.verdict)]
     for item in decisions:
         if item.verdict.name == "changed":
             cause = "the results are neither the buggy nor the correct ones"
@@ -301,17 +315,17 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
             continue
         else:
             missing = item.verdict.reason.removeprefix("not in this version: ").partition("; the nearest there")[0]
-            cause = _CAUSES.get(item.verdict.kind) or (
-                missing if item.verdict.kind == "drift" else f"{item.verdict.kind}: {item.verdict.reason}"
-            )
+            cause = missing if item.verdict.kind == "drift" else f"{item.verdict.kind}: {item.verdict.reason}"
         groups.setdefault(cause, []).append(item)
-    if not groups:
-        return []
 
     def count(items: Sequence[Decision]) -> str:
         return roots(row(item.recipe.target, item.recipe.document) for item in items)
 
-    lines = [f"not decided: {count([item for items in groups.values() for item in items])}"]
+    names = some([item.recipe.bug_id for item in absent])
+    first = [f"not in this version: the code of {count(absent)}: {names}"] if absent else []
+    if not groups:
+        return first
+    lines = [*first, f"not decided: {count([item for items in groups.values() for item in items])}"]
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
     for cause, items in ordered[:_MOST_CAUSES]:
         lines.append(f"  {count(items)}: {cause}: {some([item.recipe.bug_id for item in items])}")
@@ -485,12 +499,14 @@ def _list_reached(result: Result, run: Training) -> None:
     name, bugs = result.copy, result.bugs
     recipes = [recipe for recipe in result.recipes if not _is_hardening(recipe)]
     worst = {root(recipe.document): "does not" for recipe in recipes}  # a bug counts once, by the worst answer
+    worst |= {root(recipe.document): "absent" for recipe in recipes if recipe.bug_id in result.absent}
     worst |= {root(recipe.document): "not decided" for recipe in recipes if recipe.bug_id in result.undecided}
     for bug in sorted(bugs, key=lambda bug: bug.answer == "hits"):
         worst[root(bug.document)] = bug.answer
     answers = Counter(worst.values())
     known = f"{roots(row(each.target, each.document) for each in recipes)} of {recipes[0].target if recipes else name}"
     counts = [f"{answers['hits']} hit you", f"{answers['only if']} may hit you", f"{answers['does not']} do not"]
+    counts += [f"{answers['absent']} not in this version"] if answers["absent"] else []
     counts += [f"{answers['not decided']} not decided"] if answers["not decided"] else []
     echo(f"{known} {'is' if len(worst) == 1 else 'are'} known. In {name}, with your settings: {', '.join(counts)}.")
     for line in result.unread:

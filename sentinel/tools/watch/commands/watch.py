@@ -193,6 +193,14 @@ def _event(line: str) -> dict[str, Any]:
     return {}
 
 
+def _described(event: Mapping[str, Any]) -> str:
+    """Return the violation's function, law, key and detail in a line. Violations of an invariant of the training have
+    no function and no key; the line has their step."""
+    where = f"{event['boundary']}: " if event["boundary"] else ""
+    what = f", {event['key']}" if event["key"] else f", step {event['step']}"
+    return f"{where}{event['law']}{what}: {event['detail']}"
+
+
 def _replay(arguments: argparse.Namespace) -> int:
     from sentinel.commands.options import catalog_and_settings
     from sentinel.deciding.runner import runner_of
@@ -210,7 +218,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         )
     with progress() as notify, contextlib.closing(runner_of(catalog, settings, notify)) as runner:
         for one in replayed(runner, catalog, events, ref):
-            echo(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
+            echo(_described(one.event))
             undecided += one.open_target is None
             if one.finding is None:
                 echo(f"  not reproduced: {one.reason}")
@@ -226,5 +234,7 @@ def _replay(arguments: argparse.Namespace) -> int:
                     echo(f"  not saved: {error}")
     echo(f"{counted(shown, 'violation')} of {len(events)} reproduced outside the run")
     if undecided == len(events):
-        return nothing_examined("no violation could be measured again, for the reasons above; name another --ref")
+        calls = any(event["boundary"] for event in events)
+        alone = "" if calls else "; watch more steps, or more calls with --every, until a law is violated"
+        return nothing_examined(f"no violation could be measured again, for the reasons above{alone}")
     return 1 if shown else 2 if undecided else 0
