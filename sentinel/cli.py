@@ -20,6 +20,7 @@ import sentinel
 from sentinel.commands.console import nothing_examined, print_error
 from sentinel.commands.discovery import ENTRIES, find_command, find_commands
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
+from sentinel.interruption import postpone_in_collection
 
 #: Options that may stand in place of a command.
 _NO_COMMAND = {"-h", "--help", "--version"}
@@ -91,6 +92,8 @@ def _interruptible() -> Iterator[None]:
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal last
+        if postpone_in_collection(number, frame):
+            return
         before, last = last, time.monotonic()
         if last - before > _AT_ONCE:
             raise KeyboardInterrupt

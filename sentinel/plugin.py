@@ -10,10 +10,11 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sentinel.interruption import postpone_in_collection
 from sentinel.settings import NAMED
 
 if TYPE_CHECKING:
@@ -115,7 +116,9 @@ def _reads_as_a_recipe(file: Path) -> bool:
     return b"recipe_version" in head or (b"bug_id" in head and b"boundary" in head)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if postpone_in_collection(number, frame):
+        return
     # Ignore a second signal, because a time limit signals both the process and its group.
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt

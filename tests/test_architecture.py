@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "sentinel"
 
 #: Modules next to the packages.
-LOOSE = {"__init__", "cli", "errors", "hookspecs", "plugin"}
+LOOSE = {"__init__", "cli", "errors", "hookspecs", "interruption", "plugin"}
 
 
 def _order() -> list[str]:
