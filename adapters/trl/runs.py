@@ -322,7 +322,8 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"beta": 0.25, **_FUNCTIONS, **_AGAIN, **_EVALUATES}, {**_MODELS, **_DRAWS, "scale_rewards": "batch"},
             {
                 "loss_type": "grpo", "importance_sampling_level": "sequence", "mask_truncated_completions": True,
-                "cast_lm_head_to_fp32": True, "model": "small", "generation_kwargs": {"repetition_penalty": 1.5},
+                "max_completion_length": 24,
+                "cast_lm_head_to_fp32": True, "model": "small",
             },
             {
                 "loss_type": "dr_grpo", "top_entropy_quantile": 0.5, "entropy_coef": 0.125, "scale_rewards": "none",
@@ -330,7 +331,10 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             },
             {"loss_type": "vespo", "multi_objective_aggregation": "normalize_then_sum", **_FUNCTIONS, **_PRINTS},
             {"loss_type": "cispo", "epsilon_high": 2.0, "beta": 0.25, "use_bias_correction_kl": True, **_SYNC},
-            {"loss_type": "sapo", "use_adaptive_entropy": True, "entropy_coef": 0.125, "pad_to_multiple_of": 8},
+            {
+                "loss_type": "sapo", "use_adaptive_entropy": True, "entropy_coef": 0.125, "pad_to_multiple_of": 8,
+                "generation_kwargs": {"temperature": 4.0},
+            },
             {**_SERVER, "beta": 0.25, **_DRAWS}, {"beta": 0.25, **_FUSED, **_AGAIN},
             {**_GAMES, "beta": 0.25},
             {"rollout_func": "a function", "reward_funcs": "two async functions", **_MIXTURE},
@@ -341,9 +345,10 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         (
             {**_FUNCTIONS, **_AGAIN, **_EVALUATES}, {**_MODELS, **_DRAWS, "normalize_advantages": True},
             {
-                "mask_truncated_completions": True, "model": "small", "generation_kwargs": {"repetition_penalty": 1.5},
-                "model_init_kwargs": {"dtype": "float32"}, **_PRINTS,
-            }, {**_SYNC, "pad_to_multiple_of": 8},
+                "mask_truncated_completions": True, "max_completion_length": 24, "model": "small",
+                "model_init_kwargs": {"dtype": "float32"},
+                **_PRINTS,
+            }, {**_SYNC, "pad_to_multiple_of": 8, "generation_kwargs": {"temperature": 4.0}},
             {**_SERVER, **_DRAWS, "reward_funcs": "two async functions", **_MIXTURE},
         ),
     ),
@@ -376,7 +381,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
         f"{_OWN}.cpo.cpo_trainer.CPOTrainer", _of_trainer("pairs", {}),
         (
             {**_EVALUATES, "compute_metrics": "a number"}, {"loss_type": "simpo", "cpo_alpha": 0.0, **_CUT_BOTH},
-            {"loss_type": "hinge", "beta": 0.25, **_MIXTURE}, {"loss_type": "ipo", "alpha": 0.5, **_ENCODER},
+            {"loss_type": "hinge", "beta": 0.25, **_MIXTURE}, {"loss_type": "ipo", "alpha": 0.5}, _ENCODER,
             {"label_smoothing": 0.125, "max_length": 28},
         ),
     ),
@@ -487,7 +492,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"generate_from_teacher": True, "teacher_model_kind": "ema", "distillation_add_tail": True},
             {
                 "distillation_mode": "full_logits", "num_loss_tokens_to_skip": 1, "model": "small",
-                "distillation_is_clip": None, "generation_kwargs": {"repetition_penalty": 1.5}, **_AGAIN,
+                "distillation_is_clip": None, "generation_kwargs": {"temperature": 4.0}, **_AGAIN,
             },
             {"distillation_mode": "sampled_token", "distillation_alpha": 1.0, **_EVALUATES},
             {**_SERVER, "use_teacher_server": True, "teacher_model_kind": "live"},
@@ -502,7 +507,7 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
             {"distillation_weight": 0.5, "beta": 0.25, "loss_type": "grpo", **_MODELS, **_EVALUATES},
             {
                 "dont_reprompt_on_self_success": False, "scale_rewards": "none", "loss_type": "dr_grpo",
-                "mask_truncated_completions": True, "model": "small", "distillation_is_clip": None, **_DRAWS,
+                "model": "small", "distillation_is_clip": None, **_DRAWS,
             },
             {
                 **_SERVER, "use_teacher_server": True, "distillation_mode": "topk_logits", "distillation_topk": 4,

@@ -38,7 +38,18 @@ CHANGES = [
         "AsyncGRPOTrainer", f"{OWN}/async_grpo/async_grpo_trainer.py",
         "loss = loss / tokens_per_rank.to(torch.float32)", "loss = loss * tokens_per_rank.to(torch.float32)", "update",
     ),
+    (
+        "GRPOTrainer", "trl/trainer/grpo_trainer.py", "tool_mask[idx_with_tool] += [0] * tool_length",
+        "tool_mask[idx_with_tool] += [1] * tool_length", "update",
+    ),
+    (
+        "CPOTrainer", f"{OWN}/cpo/cpo_trainer.py",
+        'concatenated_batch["concatenated_input_ids"] = batch["prompt_input_ids"].repeat(2, 1)',
+        'concatenated_batch["concatenated_input_ids"] = batch["prompt_input_ids"].repeat_interleave(2, 0)', "update",
+    ),
 ]  # fmt: skip
+#: Trainer -> an option of the scenario that is tried. Other trainers have their default options.
+OPTIONS = {"ORPOTrainer": "'beta': 0.25", "GRPOTrainer": "'environment_factory'", "CPOTrainer": "'T5'"}
 TRAINERS = [
     subject.boundary
     for subject in subjects(bundled_catalog(), "trl")[0]
@@ -66,9 +77,8 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
 def observed(code: Bound, boundary: str, form: str = "") -> tuple[dict, set[str]]:
     """Return what a trainer's step with changed options shows, and the keys that the definition contradicts."""
     (subject,) = (each for each in code.subjects if each.boundary == boundary)
-    name = "options={'beta': 0.25" if trainer_of(boundary) == "ORPOTrainer" else "plain"
-    scenarios = code.scenarios(subject)
-    scenario = next(inputs for made, inputs in scenarios.items() if made.startswith(name))
+    scenarios, option = code.scenarios(subject), OPTIONS.get(trainer_of(boundary), "plain")
+    scenario = next((inputs for name, inputs in scenarios.items() if option in name), scenarios["plain"])
     trial = code.ask(subject, "the_oracle_agrees", {"": scenario})
     assert not trial.refused
     return trial.case.observation[""], {item.key for item in trial.violations}
@@ -93,7 +103,7 @@ def test_a_trainer_trains_for_one_step_and_agrees_with_the_definition(main, boun
 
 @pytest.mark.parametrize(("trainer", "key"), [(trainer, key) for trainer, *_, key in CHANGES])
 def test_a_change_in_a_trainer_shows(main, twin, trainer, key):
-    (boundary,) = (each for each in TRAINERS if trainer_of(each) == trainer)
+    boundary = next(each for each in TRAINERS if trainer_of(each) == trainer)  # two modules have a GRPOTrainer
     before, _ = observed(main("trl", SHA), boundary)
     after, wrong = observed(twin, boundary)
     assert after[key] != before[key]
