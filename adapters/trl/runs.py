@@ -67,6 +67,10 @@ def _of_trainer(
             _parsing() if plays else nullcontext(),
             kit.keep_random_state(),
         ):
+            takes = boundary.parameters
+            if all(each.kind is not each.VAR_KEYWORD for each in takes.values()):
+                for name in parts.keys() - takes.keys():
+                    raise AbsentError(f"not in this version: the argument {name!r}")
             args = configuration(**known)
             trainer = boundary.owner(args=args, train_dataset=DATA[data](rows) if data else rows, **parts)
             # transformers calls these methods
