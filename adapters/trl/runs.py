@@ -48,6 +48,8 @@ def _of_trainer(
         needed = {*objects, *given}.intersection(OBJECTS)
         parts = {name: OBJECTS[name][given.pop(name, next(iter(OBJECTS[name])))]() for name in sorted(needed)}
         parts = {"processing_class": make_tokenizer(), "model": model, **parts}
+        if all(each.kind is not each.VAR_KEYWORD for each in boundary.parameters.values()):
+            kit.keep_accepted(boundary.owner, parts)
         plays = "environment_factory" in parts
         if plays:
             vars(parts["processing_class"]).update(response_template={}, parse_response=parse_answer)
@@ -67,10 +69,6 @@ def _of_trainer(
             _parsing() if plays else nullcontext(),
             kit.keep_random_state(),
         ):
-            takes = boundary.parameters
-            if all(each.kind is not each.VAR_KEYWORD for each in takes.values()):
-                for name in parts.keys() - takes.keys():
-                    raise AbsentError(f"not in this version: the argument {name!r}")
             args = configuration(**known)
             trainer = boundary.owner(args=args, train_dataset=DATA[data](rows) if data else rows, **parts)
             # transformers calls these methods

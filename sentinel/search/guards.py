@@ -186,7 +186,8 @@ class Code:
         self._definitions = Definitions(self, roots, lambda file: self._file(file)[2])
         self._file = lru_cache(maxsize=256)(self._parse)
         # Many boundaries reach the same files and functions.
-        self._has, self._calls, self._constants = cache(self._is_inside), cache(self._called), cache(self._constants_of)
+        self._has, self._constants = cache(self._is_inside), cache(self._constants_of)
+        self._calls = cache(lambda file, name: tuple(self._called(file, name)))
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None:
         return (FILE, path) if self._has(path) else None
@@ -235,11 +236,8 @@ class Code:
         functions, values, _ = self._file(file)
         return constants([functions[name]], values)
 
-    def _called(self, file: str, name: str) -> tuple[Place, ...]:
-        """Return the functions that a function may call."""
-        return tuple(self._find_called(file, name))
-
-    def _find_called(self, file: str, name: str) -> Iterator[Place]:
+    def _called(self, file: str, name: str) -> Iterator[Place]:
+        """Yield the functions that a function may call."""
         functions, _, names = self._file(file)
         own, owner = functions[name], name.rpartition(".")[0]
         chains = dict.fromkeys(filter(None, map(_chain, ast.walk(own))))
