@@ -175,6 +175,12 @@ def test_unchanged_code_passes_without_running(pytester, refs):
     result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
 
 
+def test_the_reports_of_a_run_inside_the_clone_are_not_changes_of_the_next(pytester, clone):
+    for _ in range(2):
+        result = gate(pytester, f"--sentinel-repo={clone}", f"--sentinel-report-dir={clone / 'sentinel-reports'}")
+        result.assert_outcomes(passed=1)
+
+
 @pytest.mark.slow
 def test_no_line_of_the_gate_is_only_a_percentage(pytester, clone):
     """The names of these items are longer than a line of the terminal, and one item follows another."""

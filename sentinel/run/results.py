@@ -20,7 +20,7 @@ from sentinel.deciding.outcomes import UNDECIDED, Decision
 from sentinel.errors import SentinelError
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import evidence
-from sentinel.reports.store import RunItem, load, write, write_atomically, write_run
+from sentinel.reports.store import RunItem, load, prepare, write, write_atomically, write_run
 from sentinel.reports.summary import causes, outline, summary, undecided
 from sentinel.settings import Settings
 
@@ -152,6 +152,7 @@ class Results:
 
     def _write_gate(self, gate: Gate) -> None:
         """Write ``gate.json``. This is done after each item, so that the results of a killed run are kept."""
+        prepare(self._settings.report_dir)
         text = json.dumps(gate.document(), indent=1, ensure_ascii=False)
         write_atomically(self._settings.report_dir / "gate.json", f"{text}\n")
 
