@@ -287,6 +287,12 @@ def test_known_bugs_are_counted_and_the_worst_listed(pytester, recipes, pins):
     assert f"demo {gone[:11]}: fixed: 2 bugs (2 recipes)\n" in lines
 
 
+def test_of_many_revisions_one_is_described(pytester, recipes, monkeypatch):
+    monkeypatch.setattr("sentinel.reports.summary._FEW", 1)
+    lines = run(pytester, "--sentinel-recipes=mine").stdout.lines
+    assert len([line for line in lines if re.match(r"demo git:\w{7}: (present|fixed): 2 bugs", line)]) == 1
+
+
 def test_an_unwritable_home_is_reported_at_the_start(pytester, recipes, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", "/proc/nothing/here")
     result = run(pytester, "--sentinel-recipes=mine")

@@ -73,9 +73,10 @@ def summary(
 
 
 def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
-    """Return lines about the known bugs at each revision of targets with few revisions: see :func:`_state`.
+    """Return lines about the known bugs at each revision of a target: see :func:`_state`.
 
-    A target's revisions are sorted by the number of bugs whose state is known, the largest number first.
+    A target's revisions are sorted by the number of bugs whose state is known, the largest number first. If a target
+    has many revisions, only the first is included.
     """
     at: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for document, outcome in results:
@@ -90,7 +91,7 @@ def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[st
         return target, -sum(map(len, verdicts.values())), ref
 
     for (target, ref), verdicts in sorted(at.items(), key=weight):
-        if revisions[target] <= _FEW:
+        if revisions[target] <= _FEW or all(known != target for known, _ in lines):
             lines[target, ref] = _state(f"{target} {ref}", verdicts)
     return lines
 
