@@ -528,6 +528,9 @@ def test_values_that_the_version_rejects_are_named(run_sentinel, mirrored, valid
     config.write_text("clip: 0.2\nloss_agg_mode: token-men\n")
     answer = run_sentinel("audit", "tiny", "--repo", validated, "--config", config)
     assert answer.out.startswith(f"{config}:2: {accepts} — did you mean 'token-mean'?\n")
+    config.write_text("clip: 0.2\nloss_agg_mode: tokens\n")
+    answer = run_sentinel("audit", "tiny", "--repo", validated, "--config", config)
+    assert f"{accepts.replace('token-men', 'tokens')}\n" in answer.out, "a short name resembles several values"
 
 
 def test_a_configuration_of_a_running_trainer_is_valid(run_sentinel, mirrored, validated, tmp_path):

@@ -23,6 +23,10 @@ _NO_NAMES = ("true", "false", "null", "{…}")
 #: Maximum number of unknown settings for which a similar option is looked up.
 _MOST = 30
 
+#: Minimum similarity of a suggested value. All values are listed beside it, and short ones resemble each other: gspo is
+#: not a misspelt sapo.
+_ALIKE = 0.8
+
 
 #: Names of settings and arguments that name reward functions, environments or data.
 _SUBJECT = re.compile(
@@ -145,7 +149,7 @@ class Training:
         known = self.options.options if self.options is not None else {}
         checked = known.keys() - self.recorded
         expected = {name: known[name].expects(text) for name, text in self.configuration.items() if name in checked}
-        near = {name: nearest(self.configuration[name], known[name].choices) for name, text in expected.items() if text}
+        near = {name: nearest(self.configuration[name], known[name].choices, alike=_ALIKE) for name, text in expected.items() if text}
         return {name: f"{expected[name]}{hint}" for name, hint in near.items()}
 
     def is_unread(self, name: str) -> bool:
