@@ -1264,8 +1264,9 @@ class _Loader(list[Any]):
 
 
 def _scorer(trained: list[int], sign: float, weight: float) -> Any:
-    """Make a model with one parameter, which scores tokens by the number of their row. The model records the rows that
-    it is trained on.
+    """Make a model with one parameter, which records the rows that it is trained on.
+
+    A token's score depends on whether its row has an odd number. In training rows it also depends on the token's id.
     """
 
     class Scorer(torch.nn.Module):  # type: ignore[misc]
@@ -1346,7 +1347,7 @@ def _fitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _FIT = "openrlhf.trainer.sft_trainer.SFTTrainer"
 _OF_LOOPS = (
-    StandIn("model", "has one parameter, and scores tokens by the number of their row"),
+    StandIn("model", "has one parameter; a score depends on the token's id and on whether its row has an odd number"),
     StandIn("strategy, logger", "one process; they record what is saved and reported"),
 )
 _LOOPS = tuple(

@@ -532,7 +532,7 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
 
 
 def _names(value: Any, **_: Any) -> bytes:
-    """Return a batch's columns, in place of its pickle."""
+    """Return a batch's sorted column names as bytes, instead of its pickle."""
     return repr(sorted(value) if isinstance(value, Mapping) else type(value).__name__).encode()
 
 

@@ -33,7 +33,7 @@ _CLOCK = StandIn("time, datetime", "stand still, so that the reported times can 
 
 
 def _manager(boundary: Any, **attributes: Any) -> Any:
-    """Make an environment manager. Its numbers differ, so that swapping two of them is noticed."""
+    """Make an environment manager. Its ids and counters all differ, so that swapping two of them is noticed."""
     numbers = {
         "episode_id": 5,
         "group_seed": 6,
@@ -62,7 +62,7 @@ def _still(boundary: Any) -> AbstractContextManager[None]:
 
 
 def _read(data: Any, row: int) -> dict[str, Any]:
-    """Return the columns of a row, or nothing if its positions, padding or prompt mask do not fit its tokens."""
+    """Return the columns of a row; empty if its positions, padding, prompt mask or scores do not fit its tokens."""
     batch = {name: column[row] for name, column in data.batch.items()}
     ids, there, answer = batch["input_ids"], batch["attention_mask"].bool(), batch["response_mask"].bool()
     length = int(there.sum())
@@ -123,7 +123,8 @@ def _stepwise(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _tracked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Make one row of each step or branch that ROLL's proxy has recorded.
 
-    A result has one score. In mode ``step``, which is used for an odd number of rows, only the last row has the score.
+    This binding uses mode ``step`` for an odd number of rows, where only the last row has the result's pass rate as its
+    reward, and mode ``traj`` otherwise, where each row has it.
     """
     samples = inputs["samples"]
     mode = "step" if len(samples) % 2 else "traj"

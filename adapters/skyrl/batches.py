@@ -20,7 +20,7 @@ _COLLATOR = "skyrl.train.dataset.collators.PackedDataCollator.__call__"
 _PADDING = "skyrl.train.dataset.preprocess.convert_prompts_responses_to_batch_tensors"
 
 _TRAINER = StandIn("self", "the real trainer starts Ray; the step reads only these attributes")
-_TOKENIZER = StandIn("tokenizer", "the step reads only its pad_token_id, or prints what it decodes")
+_TOKENIZER = StandIn("tokenizer", "only its pad_token_id is read; text that it decodes is only printed")
 _LOOP = StandIn("agent_loop", "returns the scenario's responses; the loop has bindings of its own")
 _BAR = StandIn("tqdm", "awaits the tasks without a progress bar")
 
@@ -34,7 +34,7 @@ _RESPONSE = {
 }
 _TOKENS = {"layouts": {"tokens": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]}}}
 _PAD, _MORE = 7, 0.25
-#: Two of SkyRL's own environments. Reports have the mean of each one's metrics.
+#: Two of SkyRL's own environments. SkyRL reports the mean of each environment's metrics.
 _ENVIRONMENTS = ("gsm8k", "aime")
 
 
@@ -76,7 +76,7 @@ def _listed(told: Mapping[str, Any], like: Mapping[str, Any]) -> list[dict[str, 
 
 
 def _padded(row: int, ids: Any, there: Any, answered: Any, rewards: Any, mask: Any, log_probs: Any) -> dict[str, Any]:
-    """Return a sample of rows that are padded on the left, or nothing if a column is not where it belongs."""
+    """Return the response, log-probs and reward of a row that is padded on the left; empty if a column is misplaced."""
     count = int(answered.sum())
     first, start = len(answered) - count, len(ids) - count
     fits = [
@@ -247,7 +247,10 @@ _BINS = ("sequences", "attention_mask", "loss_mask", "sub_seq_lengths")
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what SkyRL reports about one of two data sets. In the other one, right and wrong are exchanged."""
+    """Return SkyRL's pass@k and mean score of the data set ``own``.
+
+    The data set ``other`` has the opposite rewards, so that mixing the two is noticed.
+    """
     right, count = inputs["right"], len(inputs["right"][0])
     rows = [(name, place, value) for place, own in enumerate(right) for value in own for name in ("own", "other")]
     rewards = [float(value if name == "own" else 1 - value) for name, _, value in rows]

@@ -17,7 +17,7 @@ _TRAJECTORY, _SHARED = "slime.agent.trajectory", "slime.utils.data.process_rollo
 _SCHEDULE = "slime.utils.dp_schedule.build_dp_schedule(rollout_indices)"
 _REPORTS = "slime.observability.train_metric_utils"
 _STORE = StandIn("ray", "holds the parts of a batch in this process")
-_LOGGED = StandIn("logging_utils", "records the reported metrics, which are the observation")
+_LOGGED = StandIn("logging_utils", "records the metrics that slime reports; the contract checks these")
 
 #: The columns of a response, whose prompt the adapter makes.
 _RESPONSE = {
@@ -70,7 +70,10 @@ def _response(made: list[Any], place: int, heard: list[int]) -> dict[str, Any]:
 
 
 def _processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Deal the samples to two ranks. Read the samples, and the values of the whole batch, from each rank's data."""
+    """Deal the samples to two ranks, and read each sample from its rank's data.
+
+    A sample is empty if its length, its reward or the rewards of the whole batch are wrong there.
+    """
     samples, found = inputs["samples"], dict[int, dict[str, Any]]()
     lengths, rewards = (
         [10 + 3 * place for place, _ in enumerate(samples)],
@@ -99,7 +102,7 @@ def _processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let each rank report its samples. Return the reported reward, and the reported mean of another column.
+    """Let each rank report its samples. Return the means that slime reports for rewards and for advantages.
 
     Each response has a second token that is masked.
     """

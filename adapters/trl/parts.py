@@ -180,7 +180,9 @@ def _idle(names: str) -> dict[str, Any]:
 
 
 class _Game:
-    """An environment of GRPO. The model calls its public methods as tools."""
+    """An environment of GRPO. The model can call its public methods as tools, except for ``reset`` and ``get_reward``,
+    which TRL calls.
+    """
 
     def __init__(self) -> None:
         self._total = 0
@@ -238,7 +240,7 @@ def parse_answer(ids: Any, prefix: Any = ()) -> dict[str, Any]:
 
 
 def _roll_out(prompts: Any, trainer: Any) -> dict[str, Any]:
-    """Answer each prompt with tokens that depend on it and on its place. Some of them are the environment's."""
+    """Answer each prompt with tokens that depend on its text and its index. Some tokens are the environment's."""
     tokenizer = make_tokenizer()
     texts = [_text_of(prompt) for prompt in prompts]
     said = make_answers([f"{place} {text}" for place, text in enumerate(texts)], 6)
@@ -251,7 +253,7 @@ def _roll_out(prompts: Any, trainer: Any) -> dict[str, Any]:
 
 
 def make_answers(texts: list[str], most: int) -> list[list[int]]:
-    """Return up to ``most`` tokens for each text. Completions that are shorter have an end."""
+    """Return up to ``most`` tokens for each text. Completions that are shorter end with the EOS token."""
     seeds = [zlib.crc32(text.encode()) for text in texts]
     answers = [[3 + (seed >> place) % 20 for place in range(1 + seed % most)] for seed in seeds]
     return [[*ids, 1] if len(ids) < most else ids for ids in answers]

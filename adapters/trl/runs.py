@@ -164,7 +164,7 @@ def _fused(module: Any) -> Iterator[None]:
 
 
 def _parsing() -> Any:
-    """Let GRPO parse responses without another package. It calls only the tokenizer's method."""
+    """Let GRPO parse responses without the package jmespath. GRPO itself calls only the tokenizer's method."""
     module = importlib.import_module("trl.trainer.grpo_trainer")
     return kit.swap(module, "is_jmespath_available", partial(kit.return_first, True))
 
@@ -554,7 +554,7 @@ _STAND_INS = (
     StandIn("liger_loss", "from another package: returns a number that depends on each argument"),
     StandIn("requests", "replies as a vLLM server: completions depend on the request, and log-probs on the tokens"),
     StandIn("model", "random weights and one layer; the trainers' code does not depend on a model's size"),
-    StandIn("parse_response", "the tokenizer's method: the tool calls of a completion depend on its tokens"),
+    StandIn("parse_response", "replaces the tokenizer's method, and makes tool calls from the completion's tokens"),
     StandIn("from_pretrained", "returns this model, or a small tokenizer, instead of a download"),
 )
 

@@ -91,7 +91,7 @@ def _shorten(value: object) -> str:
     return repr(value)
 
 
-#: Number of characters of a string that a sentence shows.
+#: A longer string is shortened to this many characters.
 _LONG = 60
 
 #: Name at most this many laws in one sentence.

@@ -23,8 +23,8 @@ class Difference:
     :ivar idle: the inputs that do not matter: changing such an input changes the result of neither side.
     :ivar decides: the options that decide whether the sides differ: with each other value that was tried, both sides
         return the same.
-    :ivar unless: option -> the values with which both sides return the same, if they differ with another value that was
-        tried.
+    :ivar unless: option -> the values for which both sides return the same. An option is included only if the sides
+        differ for another value that was tried.
     :ivar programming_error: the name of the exception, if one side raises it because of a mistake in its own code; see
         :func:`sentinel.worker.attribution.programming_error`.
     """

@@ -33,6 +33,7 @@ class Absence:
     :ivar needed: the whole path that the adapter names.
     :ivar name: the shortest prefix of this path that is missing.
     :ivar place: the dotted path at which the name is defined instead; empty unless there is exactly one such place.
+    :ivar others: the number of places that define the name instead, if there are several; otherwise 0.
     :ivar same: whether the definition there has nearly the same lines as at a revision where the adapter works; None if
         no such revision is available.
     :ivar depth: the number of names in the path after the module.
@@ -45,6 +46,7 @@ class Absence:
     same: bool | None = None
     depth: int = 0
     existed: bool | None = None
+    others: int = 0
 
     def describe(self, hint: str = "") -> str:
         """Return a sentence that names the missing path and says whether it was removed or moved.
@@ -54,6 +56,9 @@ class Absence:
         """
         near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
         if not self.place:
+            if self.others:
+                last = self.needed.rpartition(".")[2]
+                return f"not in this version: {self.needed}; {self.others} other places define {last}"
             when = {True: "removed upstream", False: "not there yet", None: "removed upstream, or not there yet"}
             return f"not in this version: the checkout has no {self.name} ({when[self.existed]}){near}"
         other = "" if self.same else ", with different code; update the adapter for this revision"
@@ -100,13 +105,17 @@ def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older:
             lines = _definition(_text(file, known), attributes) if attributes else []
             if lines:
                 places = list(_find_definitions(attributes, checkout))
-                if len(places) != 1:
+                if len(places) > 1:
+                    return Absence(path, name, others=len(places))
+                if not places:
                     return Absence(path, name, existed=_existed_before(name, checkout))
                 return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
     attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
     # a missing parameter is not searched for in other files
     places = list(_find_definitions(attributes, checkout)) if names[0] == needed else []
-    place = places[0][0] if len(places) == 1 else ""
+    if len(places) > 1:
+        return Absence(needed, name, others=len(places))
+    place = places[0][0] if places else ""
     return Absence(needed, name, place, existed=None if place else _existed_before(name, checkout))
 
 

@@ -22,7 +22,7 @@ _REASON = HEADINGS.index("reason")
 _MOST_CAUSES = 8  # maximum number of causes to list; further causes are only counted
 #: Commit and tree hashes. Reasons that differ only in these have the same cause.
 _NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
-_FEW = 3  # more lines than this with the same content are joined into one
+_FEW = 3  # of more lines with the same content, or more revisions, the summary shows one
 _WORST = 5  # maximum number of known bugs to list for a revision
 _LEAST_REASON = 45  # 30 columns for the reason, the rest for the gaps between columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
@@ -76,7 +76,7 @@ def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[st
     """Return lines about the known bugs at each revision of a target: see :func:`_state`.
 
     A target's revisions are sorted by the number of bugs whose state is known, the largest number first. If a target
-    has many revisions, only the first is included.
+    has more than three revisions, only the first is included.
     """
     at: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for document, outcome in results:

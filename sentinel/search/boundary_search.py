@@ -228,7 +228,8 @@ class BoundarySearch:
         The limit is not a time, so that a search can be repeated exactly.
     :param shrink_further: whether to shrink each symptom of a broken law. Otherwise only its first symptom is shrunk;
         the others are confirmed as drawn.
-    :param lesser: symptoms that do not count as a law's first one, because they are reported only if it has no other.
+    :param lesser: minor symptoms, which are reported only if a law has no other symptom. If one is found first, the
+        first symptom that is not minor is shrunk, too.
     :param glimpse: whether to try the scenarios of :func:`glimpses` after the first drawn scenarios. Their violations
         are confirmed, not shrunk.
     :param left_out: returns why a law must skip a drawn or replayed scenario; empty if the law may judge it.

@@ -70,6 +70,13 @@ def test_a_missing_name_is_unavailable_and_names_its_new_place(losses, file, sai
     assert fnmatch(verdict.reason, f"not in this version: *{said}")
 
 
+def test_a_name_that_several_files_define_may_have_moved(decide, tmp_path):
+    tree = demo_with(tmp_path, "def agg_loss(loss_mat): ...\n", "one.py")
+    (tree / "demo_rl" / "other.py").write_text("def agg_loss(loss_mat): ...\n")
+    reason = decide(MASKED_TOKENS, tree).verdict.reason
+    assert reason == "not in this version: demo_rl.losses.agg_loss; 2 other places define agg_loss"
+
+
 @pytest.mark.parametrize(
     ("losses", "said"),
     [

@@ -241,7 +241,7 @@ def make_dataset(rows: list[dict[str, Any]]) -> Any:
     """Make a Hugging Face dataset of these rows."""
     datasets: Any = importlib.import_module("datasets")
     datasets.disable_progress_bars()
-    # The fingerprint is part of a cache's file names. To compute it takes longer than to make the dataset.
+    # The fingerprint is part of a cache's file names. Computing it takes longer than making the dataset.
     with swap(datasets.arrow_dataset, "generate_fingerprint", lambda dataset: "0"):
         return datasets.Dataset.from_list(rows)
 

@@ -149,8 +149,11 @@ class Training:
         known = self.options.options if self.options is not None else {}
         checked = known.keys() - self.recorded
         expected = {name: known[name].expects(text) for name, text in self.configuration.items() if name in checked}
-        near = {name: nearest(self.configuration[name], known[name].choices, alike=_ALIKE) for name, text in expected.items() if text}
-        return {name: f"{expected[name]}{hint}" for name, hint in near.items()}
+        return {
+            name: text + nearest(self.configuration[name], known[name].choices, alike=_ALIKE)
+            for name, text in expected.items()
+            if text
+        }
 
     def is_unread(self, name: str) -> bool:
         """Return True if the user sets this option to a value that could not be read."""

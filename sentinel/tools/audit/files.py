@@ -38,8 +38,8 @@ def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def classes_recorded(data: Mapping[Any, Any]) -> list[str] | None:
-    """Return the configuration class of a run that ``sentinel watch`` recorded, followed by its base classes; None if
-    ``sentinel watch`` did not write the file."""
+    """Return the names of the configuration class of a run that ``sentinel watch`` recorded, and of its base classes;
+    None if ``sentinel watch`` did not write the file."""
     classes = data.get(RECORDED)
     return list(map(str, classes)) if isinstance(classes, list) else None
 

@@ -86,7 +86,7 @@ class Given:
 
     @cached_property
     def recorded(self) -> list[str] | None:
-        """The classes of the configuration, if ``sentinel watch`` recorded it in a run; otherwise None."""
+        """The names of the configuration's classes, if ``sentinel watch`` recorded it in a run; otherwise None."""
         return classes_recorded(self.data or {})
 
     @cached_property
@@ -206,7 +206,8 @@ def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
     if run.options is not None:
         run = replace(run, options=copy.with_accepted(run.options, run.configuration))
     run = _with_trainers(run, launch, copy, boundaries)
-    # A class may reject the values that it computed itself, so those of a recorded run are not given to it again.
+    # A recorded run includes values that its configuration class computed, and the class may reject them as inputs.
+    # Therefore no rejections are looked for in a recorded run.
     refused = rejections(run, copy.target, copy.checkout, copy.find, launch.processes) if recorded is None else []
     return Run(run, trainers, settings.config, refused, (*unread, *left_out))
 

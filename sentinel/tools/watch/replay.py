@@ -105,9 +105,8 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
     if event["target"] not in catalog.targets:
         raise SentinelError(f"the events are about {event['target']!r}, which is not a target here")
     if not event["boundary"]:
-        return Replay(
-            event, reason="an invariant's event contains no copied call; only violations of laws are replayed"
-        )
+        saved = "this violation is of an invariant, for which no call was saved"
+        return Replay(event, reason=f"{saved}; only violations of laws can be replayed")
     everywhere = subjects(catalog, event["target"])[0]
     subject = next((item for item in everywhere if item.name == event.get("subject")), None)
     law = next((item for item in subject.laws if item.name == event["law"]), None) if subject else None

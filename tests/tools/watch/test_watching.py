@@ -645,7 +645,8 @@ def test_replay_explains_why_an_invariant_of_the_training_is_not_replayed(tmp_pa
     assert status == 2
     assert shown.splitlines() == [
         f"the_loss_is_the_documented_one, step 4: {detail}",
-        "  not reproduced: an invariant's event contains no copied call; only violations of laws are replayed",
+        "  not reproduced: this violation is of an invariant, for which no call was saved; only violations of laws can "
+        "be replayed",
         "0 violations of 1 reproduced outside the run",
     ]
     assert "--ref" not in told

@@ -293,7 +293,7 @@ _DECIDED = ("reproduced", "fixed", "changed")
 _LASTING, _OF_PACKAGES = ("drift", "not-in-this-version"), ("adapter", "import", "raised")
 
 #: The reason of a verdict if the source lacks the recipe's code, and has no definition of this name elsewhere. A
-#: missing parameter, whose path has parentheses, may have been renamed.
+#: missing parameter, such as ``f(x)``, does not match, because it may only have been renamed.
 _GONE = re.compile(r"not in this version: the checkout has no [\w.]+( \(|;|$)")
 
 
