@@ -1,7 +1,9 @@
 """The adapters' kit restores what it replaces, and reads containers completely."""
 
 import sys
+import weakref
 from dataclasses import dataclass
+from functools import wraps
 from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
@@ -414,3 +416,14 @@ def test_the_source_of_a_bound_method_is_read_once_for_all_objects():
     first, second = (kit.source_of(Trainer().step) for _ in range(2))
     assert first is second
     assert "two words" in first
+
+
+def test_reading_a_source_keeps_no_wrapper_alive():
+    def step():
+        return "two words"
+
+    wrapped = wraps(step)(lambda: step())
+    gone = weakref.ref(wrapped)
+    assert "two words" in kit.source_of(wrapped)
+    del wrapped
+    assert gone() is None

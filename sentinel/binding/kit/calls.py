@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from sentinel.binding.drift import AbsentError
 from sentinel.values.lazy import torch
 
-_read_source = cache(inspect.getsource)
+_read_source = lru_cache(maxsize=1024)(inspect.getsource)
 
 
 def source_of(thing: Any) -> str:
     """Return the source text of a function or module, as ``inspect.getsource`` does. It is read once in a process."""
-    return _read_source(getattr(thing, "__func__", thing))  # a bound method is another object in each call
+    # A bound method, or a wrapper around a function, can be another object in each call, and refer to large objects.
+    return _read_source(inspect.unwrap(getattr(thing, "__func__", thing)))
 
 
 def take_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
