@@ -185,7 +185,9 @@ def of_grpo(steps: int, size: dict[str, Any]) -> None:
     from injected import Prepared
 
     file = Path(tempfile.mkdtemp()) / "rows.json"
-    settings = {"num_iterations": 1, "generation_kwargs": {"min_new_tokens": size.get("tokens", 8)}, **size}
+    # With gradient checkpointing, transformers adds a hook to the model in each step, so that steps become slower.
+    settings = {"num_iterations": 1, "gradient_checkpointing": False, **size}
+    settings["generation_kwargs"] = {"min_new_tokens": size.get("tokens", 8)}
     done = Prepared().trained("grpo", steps + _FIRST, switched(file), settings, every=100, share=1.0)
     assert not done["named"], done["named"]
     noted = json.loads(file.read_text(encoding="utf-8"))

@@ -47,7 +47,34 @@ FORMULAS: Mapping[str, Mapping[str, str]] = {
         "algorithm=ppo": f"-min(r A, clip(r, 1 - low, 1 + high) A), {_RATIO}  [PPO, arXiv:1707.06347, equation 7]",
         "algorithm=gspo": "-min(s A, clip(s, 1 - low, 1 + high) A), s = exp(mean over tokens of log p - log p_old)  "
         "[GSPO, arXiv:2507.18071, equation 5]",
+        "algorithm=gspo_token": "-min(s A, clip(s, 1 - low, 1 + high) A), s = sg(exp(mean over tokens of log p - log "
+        "p_old)) p / sg(p)  [GSPO, arXiv:2507.18071, section 4.3]",
         "algorithm=cispo": f"-sg(clip(r, 1 - low, 1 + high)) A log p, {_RATIO}  [CISPO, arXiv:2506.13585, equation 4]",
+        "algorithm=cispo_unified": f"0 where PPO clips, otherwise -sg(clip(r, 1 - low, 1 + high)) A log p, {_RATIO}  "
+        "[CISPO, arXiv:2506.13585, equations 6 and 7]",
+        "algorithm=icepop": f"-sg(r) A log p for 1 - low <= r <= 1 + high, otherwise 0, {_RATIO}  "
+        "[IcePop, arXiv:2510.18855]",
+        "algorithm=sapo": f"-4 / tau sigmoid(tau (r - 1)) A, tau by the sign of A, {_RATIO}  "
+        "[SAPO, arXiv:2511.20347, section 3]",
+        "algorithm=reinforce": "-A log p  [Williams 1992]",
+        "algorithm=gpg": "-A log p  [GPG, arXiv:2504.02546]",
+        "algorithm=importance_sampling": f"-r A, {_RATIO}  [PPO, arXiv:1707.06347, equation 6]",
+        "algorithm=cross_entropy": "-log p",
+        "algorithm=gmpo": "-A exp(mean over tokens of s min(s x, s clip(x, -low, high))), x = log p - log p_old, "
+        "s = sign(A)  [GMPO, arXiv:2507.20673, section 3]",
+        "algorithm=dppo_tv": f"-r A, but 0 where r has moved in the direction of A and |p - p_old| exceeds the "
+        f"threshold, {_RATIO}  [DPPO, arXiv:2602.04879, section 4]",
+        "algorithm=dppo_kl": f"-r A, but 0 where r has moved in the direction of A and the binary KL of p_old and p "
+        f"exceeds the threshold, {_RATIO}  [DPPO, arXiv:2602.04879, section 4]",
+        "algorithm=dro": "-A log p + beta / 2 (log p - log p_old)^2  [DRO, arXiv:2405.19107]",
+        "algorithm=kimi": "-A log p + beta / 2 (log p - log p_old of the response)^2 / length  "
+        "[Kimi k1.5, arXiv:2501.12599, equation 3]",
+        "algorithm=topr": f"-w sg(clip(r, 0, 1)) A log p; for positive responses -w A log p, {_RATIO}  "
+        "[TOPR, arXiv:2503.14286, equation 8]",
+        "algorithm=clip_cov": f"PPO's loss, but 0 at random tokens whose covariance is between the bounds, {_RATIO}  "
+        "[Clip-Cov, arXiv:2505.22617, section 4.1]",
+        "algorithm=kl_cov": f"-r A, plus c |log r| at the tokens with the highest covariance, {_RATIO}  "
+        "[KL-Cov, arXiv:2505.22617, section 4.2]",
     },
     "preference_loss": {
         "loss_type=sigmoid": "-log sigmoid(beta h), h = log-ratio of the chosen minus that of the rejected response  "

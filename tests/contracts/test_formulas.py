@@ -3,6 +3,7 @@
 import pytest
 
 from sentinel.contracts.formulas import FORMULAS, formula_of
+from sentinel.contracts.policy_loss import ALGORITHMS
 from sentinel.recipes.catalog import bundled_catalog
 
 CONTRACTS = bundled_catalog().contracts
@@ -31,3 +32,8 @@ def test_the_formula_depends_on_the_options():
     assert formula_of(CONTRACTS["rollout"], {}) == ""
     assert formula_of(CONTRACTS["value_loss"], {"cliprange_value": 0.2}).startswith("max(")
     assert formula_of(CONTRACTS["value_loss"], {}).endswith("equation 9]; token-mean")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_policy_loss_has_a_formula(algorithm):
+    assert formula_of(CONTRACTS["policy_loss"], {"algorithm": algorithm})
