@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from toy_target import BETWEEN, CUT, OpenToys
+from toy_target import BETWEEN, CUT, TOYS, OpenToys
 
-from sentinel.deciding.law_session import LawSession, LineSession, Plan, Undecidable
+from sentinel.deciding.law_session import SETTINGS, LawSession, LineSession, Plan, Undecidable
 from sentinel.laws.law import Law
 from sentinel.search.boundary_search import BoundarySearch, Example, LawOutcome, draw_around, glimpses
 from sentinel.search.decisions import of_outcome
@@ -16,6 +16,7 @@ from sentinel.search.guards import Constants
 from sentinel.search.scenarios import Around
 from sentinel.search.survey import constants_of, parser_process
 from sentinel.values.literals import tensor
+from sentinel.worker.answers import Failed
 
 
 def searched(open_toys: OpenToys, name: str, examples: int = 60, seed: int = 0) -> tuple[BoundarySearch, LawOutcome]:
@@ -274,6 +275,28 @@ def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
         ):
             BoundarySearch(session, found["hangs"], 1).run(60)
     search = BoundarySearch(open_target.law_session, found["right"], 0)
+    search.run(10)
+    assert [outcome.judged for outcome in search.outcomes.values()] == [10]
+
+
+WAITING = f"""{TOYS}
+def hangs(values, response_mask, scale, patient=False):
+    while patient:
+        signal.pause()
+    return right(values, response_mask, scale)
+"""
+
+
+def test_a_setting_that_makes_a_boundary_hang_costs_its_timeout_once(open_toys):
+    """The boundary is still called without settings."""
+    open_target, found = open_toys("hangs", code=WAITING, timeout=1.0)
+    session, subject = open_target.law_session, found["hangs"]
+    drawn = draw_around(subject, 0, "", Around())
+    asked = {"one": {**drawn, SETTINGS: {"patient": True}}, "other": {**drawn, SETTINGS: {"patient": 1}}}
+    for name, inputs in asked.items():
+        refused = session.answers(subject, {name: inputs}, {"lines": None}).answers[name].refused
+        assert refused == Failed("timeout", "the boundary hangs: no answer within 1 s")
+    search = BoundarySearch(session, subject, 0)
     search.run(10)
     assert [outcome.judged for outcome in search.outcomes.values()] == [10]
 
