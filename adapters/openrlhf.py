@@ -815,13 +815,21 @@ def _column(values: Sequence[float]) -> Any:
 
 
 def _passed_evaluation(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pass@k and the mean reward that OpenRLHF's evaluation reports, with one sample per response."""
+    """Return the pass@k and the mean reward that OpenRLHF's evaluation reports, with one sample per response.
+
+    All lengths differ; every fourth response has none. Every third response is truncated.
+    """
     right = inputs["right"]
     named = [str(place) for place in range(len(right))]
+    answered = [(name, value) for name, responses in zip(named, right) for value in responses]
     samples = [
-        kit.stand_in(prompts=[name], rewards=float(value), response_length=torch.tensor(1), truncated=torch.tensor(0))
-        for name, responses in zip(named, right)
-        for value in responses
+        kit.stand_in(
+            prompts=[name],
+            rewards=float(value),
+            response_length=None if place % 4 == 3 else torch.tensor(1 + place),
+            truncated=torch.tensor(int(place % 3 == 0)),
+        )
+        for place, (name, value) in enumerate(answered)
     ]
     loader, count = [(["own"] * len(named), named, named, None)], len(right[0])
     logs = boundary.function(loader, samples, count)
