@@ -27,6 +27,9 @@ from .parts import DATA, FORMS, OBJECTS, PROMPTS, make_answers, make_model, make
 _TIMES = re.compile(r"(time|_s|/s|_per_second|flos)$|^eps$")
 _PLAIN = (bool, int, float, str)
 _RATE = 0.125
+#: With this seed, GRPO and RLOO sample completions of different lengths in nearly all scenarios, so that batches have
+#: padding. The first batch of the games has tool calls.
+_SEED = 24
 
 
 def _of_trainer(
@@ -54,7 +57,7 @@ def _of_trainer(
         if plays:
             vars(parts["processing_class"]).update(response_template={}, parse_response=parse_answer)
         known = {**kit.one_step(len(PROMPTS), inputs["micro_batch_size"]), "logging_steps": 1, "optim": "sgd"}
-        known |= {"learning_rate": _RATE, **kit.keep_accepted(configuration, given)}
+        known |= {"seed": _SEED, "learning_rate": _RATE, **kit.keep_accepted(configuration, given)}
         rows = kit.make_dataset(make_rows(kind_of_rows, plays or inputs["form"] == "chat"))
         if "eval_strategy" in given:
             parts["eval_dataset"] = {"first": rows, "last": rows.select(range(2))} if evaluated == "by name" else rows

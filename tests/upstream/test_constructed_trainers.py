@@ -39,6 +39,10 @@ CHANGES = [
         "loss = loss / tokens_per_rank.to(torch.float32)", "loss = loss * tokens_per_rank.to(torch.float32)", "update",
     ),
     (
+        "RLOOTrainer", "trl/trainer/rloo_trainer.py", "        logps = (per_token_logps * completion_mask).sum(1)",
+        "        logps = per_token_logps.sum(1)", "update",
+    ),
+    (
         "GRPOTrainer", "trl/trainer/grpo_trainer.py", "tool_mask[idx_with_tool] += [0] * tool_length",
         "tool_mask[idx_with_tool] += [1] * tool_length", "update",
     ),
