@@ -106,8 +106,8 @@ class Run:
         return run
 
     def require_given(self) -> None:
-        """Check that the interpreters and refs that the user named are available, before anything runs. Torch starts to
-        be imported after the interpreters are checked, while the refs are looked up.
+        """Check that the interpreters and refs that the user named are available, before anything runs. Torch is
+        imported in another thread while the refs are looked up.
 
         Only the pins of recipes may be unavailable.
 
