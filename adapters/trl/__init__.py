@@ -894,7 +894,8 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     if "GRPO" in boundary.path:
         name = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
-        options["loss_type"] = _loss_type(boundary.owner._compute_loss, name)
+        computes = getattr(boundary.owner, "_compute_loss", boundary.owner.compute_loss)  # one method until April 2025
+        options["loss_type"] = _loss_type(computes, name)
     prompts = [{"prompt": kit.token_words(row[:1])} for row in ids.tolist()]
     table, size = inputs["log_probs"], inputs["micro_batch_size"]
     trainer, model = kit.build_trainer(boundary, table, size, prompts, options, reward_funcs=kit.return_first)
