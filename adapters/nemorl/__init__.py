@@ -336,35 +336,48 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a rollout. A stand-in engine generates the scenario's turns, and a stand-in environment replies to each."""
+    """Run a rollout. A stand-in engine generates the scenario's turns, and a stand-in environment replies to each.
+
+    The batch's first row is another conversation, which has another environment and ends after one turn.
+    """
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
     rewards = iter(inputs["rewards"])
 
     def generate(data: Any, **_: Any) -> dict[str, Any]:
+        ids, starts = data["input_ids"], data["input_lengths"]
         length = turns[place := next(turn)][0]
-        ids = torch.cat([data["input_ids"], torch.full((1, min(length, room)), 5)], 1)
         environment.heard, environment.ended = turns[place][1], place + 1 == len(turns)
-        counts = {"generation_lengths": torch.tensor([min(length, room)]), "truncated": torch.tensor([length > room])}
-        lengths = torch.tensor([ids.shape[1]])
-        return {"output_ids": ids, "unpadded_sequence_lengths": lengths, "logprobs": torch.zeros(ids.shape), **counts}
+        counts = torch.tensor([1, min(length, room)][-len(ids) :])
+        output = torch.cat([ids, torch.zeros(len(ids), int(counts.max()), dtype=ids.dtype)], 1)
+        for row, (start, count) in enumerate(zip(starts.tolist(), counts.tolist())):
+            output[row, start : start + count] = 5
+        return {
+            "output_ids": output, "unpadded_sequence_lengths": starts + counts, "logprobs": torch.zeros(output.shape),
+            "generation_lengths": counts, "truncated": torch.tensor([False, length > room][-len(ids) :]),
+        }  # fmt: skip
 
     def step(*_: Any) -> Any:
         reply, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
         return partial(kit.return_first, ([reply], [None], [None], torch.tensor([next(rewards, 0.0)]), ended, [None]))
 
+    def end(*_: Any) -> Any:
+        reply = {"role": "environment", "content": "7 7 "}
+        return partial(kit.return_first, ([reply], [None], [None], torch.tensor([0.375]), torch.tensor([True]), [None]))
+
     environment = kit.stand_in(step=kit.stand_in(remote=step))
+    environments = {"other": kit.stand_in(step=kit.stand_in(remote=end)), "task": environment}
     rows = {
-        "message_log": [[message("user", [1, 2])]],
-        "task_name": ["task"],
-        "extra_env_info": [None],
-        "stop_strings": [None],
+        "message_log": [[message("user", [3, 4, 8])], [message("user", [1, 2])]],
+        "task_name": [*environments],
+        "extra_env_info": [None, None],
+        "stop_strings": [None, None],
     }
     arguments = kit.stand_in(generate=generate), boundary.imported[BATCHES].BatchedDataDict(rows), Words()
     with kit.swap(boundary.module, "ray", kit.stand_in(get=lambda futures: [answer() for answer in futures])):
-        made, _ = boundary.function(*arguments, {"task": environment}, 1000, inputs["turns"])
+        made, _ = boundary.function(*arguments, environments, 1000, inputs["turns"])
     boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
-    mask = [int(flag) for message in made["message_log"][0][1:-1] for flag in message["token_loss_mask"]]
-    return {"loss_mask": mask, "cut": bool(made["truncated"][0]), "reward": made["total_reward"][0]}
+    mask = [int(flag) for message in made["message_log"][1][1:-1] for flag in message["token_loss_mask"]]
+    return {"loss_mask": mask, "cut": bool(made["truncated"][1]), "reward": made["total_reward"][1]}
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
