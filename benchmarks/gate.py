@@ -12,7 +12,7 @@ before Sentinel ran on them.
 
 Each result is written as one line of FILE (``--to``). Results that FILE already has are not computed again, so an
 interrupted run can be continued. The jobs that are drawn first run first. A person adds ``verdict`` (``equivalent`` or
-``miss``) and ``note`` to each mutant with the outcome *same*.
+``miss``) and ``note`` to each mutant that ran without being noticed: *same*, or not examined.
 """
 
 from __future__ import annotations
