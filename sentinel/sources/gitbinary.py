@@ -284,11 +284,21 @@ class Objects:
         self._git.update_environment(**_environment(git_dir, {}))
 
     def read(self, name: str, kind: str = "blob", most: int | None = None) -> bytes:
-        """Return the content of an object.
+        """Return the content of an object. If git exited, the next call starts it again.
 
+        :raises GitError: if git exited.
         :raises MissingObjectError: if the repository has no object of this name and kind.
         :raises LargeObjectError: if the object has more than ``most`` bytes.
         """
+        try:
+            return self._read(name, kind, most)
+        except MissingObjectError:
+            raise
+        except GitError:
+            self.close()
+            raise
+
+    def _read(self, name: str, kind: str, most: int | None) -> bytes:
         try:
             try:
                 _, found, size, stream = self._git.stream_object_data(name)

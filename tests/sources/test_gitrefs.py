@@ -1,6 +1,8 @@
 import os
 
-from sentinel.sources.gitbinary import run
+import pytest
+
+from sentinel.sources.gitbinary import GitError, Objects, run
 from sentinel.sources.gitrefs import read_refs, write_refs
 
 _ONE, _OTHER = "1" * 40, "2" * 40
@@ -45,3 +47,14 @@ def test_the_environment_may_change_in_another_thread(upstream, monkeypatch):
     monkeypatch.setattr(type(os.environ), "copy", copy)
     assert run(upstream / ".git", "rev-parse", "HEAD").status == 0
     assert not copied
+
+
+def test_a_killed_reader_is_started_again(upstream, git):
+    objects, name = Objects(upstream / ".git"), git(upstream, "rev-parse", "HEAD")
+    content = objects.read(name, "commit")
+    objects._git.cat_file_all.proc.kill()
+    objects._git.cat_file_all.proc.wait()
+    with pytest.raises(GitError, match="git exited while it read"):
+        objects.read(name, "commit")
+    assert objects.read(name, "commit") == content
+    objects.close()
