@@ -230,6 +230,8 @@ class Comparison:
             confirmed = [each for each in again if each.confirmed]
             if any(each.symptom not in (BESIDE, "dtype") for each in confirmed):
                 confirmed = [each for each in confirmed if each.symptom != BESIDE]
+            # If the adapter fails in every call at one side, this shows only that the adapter does not fit.
+            confirmed = confirmed if log.answered or log.refused else []
             differences = tuple(sorted(confirmed, key=lambda each: _ORDER.get(each.symptom, 1)))
             if log.answered:
                 ran = self._note_lines(subject.name, log, located, changed)
@@ -246,9 +248,9 @@ class Comparison:
             broken = add_programming_errors(broken, differences)
             recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []
             bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))
-            undecided = search.undecided
-            if not subject.laws:
-                undecided = "" if log.answered else f"every call raised: {log.unanswered}"
+            undecided = search.undecided if subject.laws else ""
+            if not log.answered and (log.unanswered or not subject.laws):
+                undecided = undecided or f"every call raised: {log.unanswered}"
             if not (differences or any(broken.values()) or any(bugs.values()) or undecided):
                 asking.check_influence(sessions, search.subject, log, located)
                 if any(each.guard == NO_EFFECT for each in patch.find_unexamined([place for place, _, _ in changed])):

@@ -91,6 +91,9 @@ def _shorten(value: object) -> str:
     return repr(value)
 
 
+#: The beginning of a failure's reason if the adapter's code raised the exception.
+_ADAPTER = "adapter error: "
+
 #: A longer string is shortened to this many characters.
 _LONG = 60
 
@@ -140,8 +143,12 @@ def describe_difference(difference: Difference, function: str = "it") -> str:
     :param function: the boundary's name, without its module.
     """
     before, after = (difference.answers[side] for side in SIDES)
-    if isinstance(after, str) or isinstance(before, str):
-        return f"it now raises: {message(after)}" if isinstance(after, str) else f"it raised: {message(str(before))}"
+    if isinstance(after, str):
+        adapter = after.startswith(_ADAPTER)
+        return f"{'the adapter now fails' if adapter else 'it now raises'}: {message(after.removeprefix(_ADAPTER))}"
+    if isinstance(before, str):
+        adapter = before.startswith(_ADAPTER)
+        return f"{'the adapter failed' if adapter else 'it raised'}: {message(before.removeprefix(_ADAPTER))}"
     for key in difference.details:
         one, other = numbers(before.get(key)), numbers(after.get(key))
         if one is None or other is None:

@@ -263,13 +263,16 @@ class Pair(LawSession):
             first = next(iter(failed.values()))
             unknown = next((each.unknown_input for each in failed.values() if each.unknown_input), "")
             log.came |= AFTER not in failed and (bool(unknown) or first.kind == "not-in-this-version")
-            if unknown or len(failed) == 2 or first.kind != "raised":
+            if unknown or len(failed) == 2 or first.kind not in ("raised", "adapter"):
                 before = self._compare_failed(subject, case, called, failed) if len(failed) == 2 else ()
                 if before:
                     return Trial(variants, replace(case, observation={side: {} for side in SIDES}), before)
                 log.unanswered = first.reason
                 return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
-            log.refused |= {side: each.reason for side, each in failed.items()}
+            if first.kind == "raised":
+                log.refused |= {side: each.reason for side, each in failed.items()}
+            else:  # the adapter can use what only the other side returns, or how only the other side calls it
+                log.unanswered = first.reason
             symptom = "raises" if AFTER in failed else "no longer raises"
             answers = {side: each.observation for side, each in called.items() if each.observation is not None}
             violation = Violation("", None, None, first.reason, symptom)

@@ -766,6 +766,29 @@ def test_a_new_exception_is_a_difference(run_sentinel, tree):
     assert found["sentence"].startswith("it now raises: ")
 
 
+@pytest.mark.parametrize(("where", "state"), [("loss_mat.sum() < 3", "differs"), ("True", "not compared")])
+def test_a_result_that_the_adapter_can_no_longer_use_is_a_difference(
+    where, state, run_sentinel, tree, tiny, catalog, tmp_path, monkeypatch
+):
+    """If the adapter fails in every call, it does not fit the revision, and nothing is compared."""
+    text = (tiny.recipe.parents[2] / "adapters" / "tiny.py").read_text()
+    call = "def _call(boundary, inputs):\n    return {'loss': boundary.invoke(inputs).sum()}\n\n\nTARGET = Target("
+    text = text.replace("TARGET = Target(", call).replace('outputs=("loss",)', "call=_call")
+    (tmp_path / "tiny.py").write_text(text)
+    reading = replace(catalog, adapters={}, recipe_folders=()).with_(adapters=[tmp_path / "tiny.py"])
+    monkeypatch.setattr("sentinel.recipes.catalog.bundled_catalog", lambda: reading)
+    refs = (
+        tree("one", CODE.format(returned=MENDED)),
+        tree("other", CODE.format(returned=f"None if {where} else {MENDED}")),
+    )
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
+    assert found["state"] == state
+    if state == "differs":
+        assert found["judgement"] == "other"
+        sentence = "the adapter now fails: AttributeError: 'NoneType' object has no attribute 'sum', in "
+        assert found["sentence"].startswith(sentence)
+
+
 def test_a_boundary_that_never_returns_at_one_revision_is_not_compared(run_sentinel, tree):
     raising = CODE.format(returned="loss_mat.no_such")
     answer = run_sentinel("diff", "tiny", tree("one", raising), tree("other", CODE.format(returned=MENDED)), *FEW)
