@@ -274,6 +274,7 @@ def test_hooks_of_transformers_do_not_prevent_a_second_forward_pass(module, repe
     assert is_undisturbed_by_calls(model) == repeats
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_checked(tmp_path):
     named, memory, _ = _trained(tmp_path, "evaluation")
     assert named == set()
@@ -282,6 +283,7 @@ def test_an_evaluation_is_checked(tmp_path):
     assert memory.looks["the_loss_is_that_of_the_labels"] == 2 * _STEPS
 
 
+@pytest.mark.slow
 def test_a_second_trainer_is_observed_as_often_as_the_first(tmp_path):
     named, memory, _ = _trained(tmp_path, times=2)
     assert named == set()
@@ -289,6 +291,7 @@ def test_a_second_trainer_is_observed_as_often_as_the_first(tmp_path):
     assert memory.looks["micro_batches_add_up"] == 2 * _STEPS
 
 
+@pytest.mark.slow
 def test_a_second_trainer_has_its_own_reference(tmp_path):
     named, memory, _ = _trained(tmp_path, times=2, referred=True)
     assert named == set()
