@@ -356,13 +356,15 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             "generation_lengths": counts, "truncated": torch.tensor([False, length > room][-len(ids) :]),
         }  # fmt: skip
 
+    def reply(text: str, reward: float, ended: bool) -> Any:
+        said, numbers = [{"role": "environment", "content": text}], (torch.tensor([reward]), torch.tensor([ended]))
+        return partial(kit.return_first, (said, [None], [None], *numbers, [None]))
+
     def step(*_: Any) -> Any:
-        reply, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
-        return partial(kit.return_first, ([reply], [None], [None], torch.tensor([next(rewards, 0.0)]), ended, [None]))
+        return reply("6 " * environment.heard, next(rewards, 0.0), environment.ended)
 
     def end(*_: Any) -> Any:
-        reply = {"role": "environment", "content": "7 7 "}
-        return partial(kit.return_first, ([reply], [None], [None], torch.tensor([0.375]), torch.tensor([True]), [None]))
+        return reply("7 7 ", 0.375, True)
 
     environment = kit.stand_in(step=kit.stand_in(remote=step))
     environments = {"other": kit.stand_in(step=kit.stand_in(remote=end)), "task": environment}

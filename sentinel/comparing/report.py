@@ -137,6 +137,11 @@ def _name_part(key: str) -> str:
     return f"the argument {message(path.removeprefix('given.'))} of a stand-in"
 
 
+def _describe_failure(reason: str, raises: str, fails: str) -> str:
+    """Return the reason after one of two phrases; the second is for exceptions of the adapter's code."""
+    return f"{fails if reason.startswith(_ADAPTER) else raises}: {message(reason.removeprefix(_ADAPTER))}"
+
+
 def describe_difference(difference: Difference, function: str = "it") -> str:
     """Return a sentence that says how the two results on a scenario differ.
 
@@ -144,11 +149,9 @@ def describe_difference(difference: Difference, function: str = "it") -> str:
     """
     before, after = (difference.answers[side] for side in SIDES)
     if isinstance(after, str):
-        adapter = after.startswith(_ADAPTER)
-        return f"{'the adapter now fails' if adapter else 'it now raises'}: {message(after.removeprefix(_ADAPTER))}"
+        return _describe_failure(after, "it now raises", "the adapter now fails")
     if isinstance(before, str):
-        adapter = before.startswith(_ADAPTER)
-        return f"{'the adapter failed' if adapter else 'it raised'}: {message(before.removeprefix(_ADAPTER))}"
+        return _describe_failure(before, "it raised", "the adapter failed")
     for key in difference.details:
         one, other = numbers(before.get(key)), numbers(after.get(key))
         if one is None or other is None:

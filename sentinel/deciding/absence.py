@@ -55,10 +55,10 @@ class Absence:
             no shorter prefix of the path is missing.
         """
         near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
+        if self.others:
+            last = self.needed.rpartition(".")[2]
+            return f"not in this version: {self.needed}; {self.others} other places define {last}"
         if not self.place:
-            if self.others:
-                last = self.needed.rpartition(".")[2]
-                return f"not in this version: {self.needed}; {self.others} other places define {last}"
             when = {True: "removed upstream", False: "not there yet", None: "removed upstream, or not there yet"}
             return f"not in this version: the checkout has no {self.name} ({when[self.existed]}){near}"
         other = "" if self.same else ", with different code; update the adapter for this revision"

@@ -77,12 +77,12 @@ class Hangs:
     A boundary that hung in a call with :data:`SETTINGS` is not called again with settings, because perhaps no caller
     ever sets them. Other calls of it are still made.
 
-    :ivar set: the boundaries that hung in a call with settings, each with the failure of this call.
+    :ivar with_settings: the boundaries that hung in a call with settings, each with the failure of this call.
     """
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
-        self.set: dict[str, Failed] = {}
+        self.with_settings: dict[str, Failed] = {}
 
     def note(self, boundary: str, reason: str, imported: bool = False) -> None:
         """Record a boundary that hung.
@@ -306,8 +306,8 @@ class LawSession:
     ) -> tuple[Replies, Replies]:
         if calls and (hung := self._hangs.failure(request["boundary"])):
             raise Undecidable(hung)
-        with_settings = bool(calls) and all(call.get("settings") for call in calls.values())
-        if with_settings and (hung := self._hangs.set.get(request["boundary"])):
+        turned = bool(calls) and all(call.get("settings") for call in calls.values())
+        if turned and (hung := self._hangs.with_settings.get(request["boundary"])):
             return Replies({name: Reply(refused=hung) for name in calls}), Replies({})
         if self._session is None or self._session.dead:
             self._session = self._target().session()
@@ -320,10 +320,10 @@ class LawSession:
                 raise Undecidable(self._explain(answer))
             if self._session.hangs:
                 down = Failed("timeout", f"the boundary hangs: {self._session.dead}")
-                if not with_settings:
+                if not turned:
                     self._hangs.note(request["boundary"], self._session.dead)
                     raise Undecidable(down)
-                self._hangs.set[request["boundary"]] = down
+                self._hangs.with_settings[request["boundary"]] = down
             else:
                 down = Failed("crash", f"the boundary ended the session: {self._session.dead}")
             answer = Replies({name: Reply(refused=down) for name in calls})
