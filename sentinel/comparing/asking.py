@@ -12,10 +12,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from sentinel.comparing.branches import Condition, called_name, chains_to, conditions_around, conditions_inside, locate
+from sentinel.comparing.branches import (
+    Condition,
+    Users,
+    called_name,
+    chains_to,
+    conditions_around,
+    conditions_inside,
+    find_callers,
+    find_users,
+    locate,
+)
 from sentinel.comparing.influence import Influence, find_sites, names_read, pair_values, parameters_in
 from sentinel.comparing.observations import (
     AFTER,
@@ -419,11 +430,12 @@ class Asking:
 
         :param ran: the names of functions that ran, without class and module.
         """
-        reached = {side: self._selection.reached(side, subject) for side in SIDES}
+        units = self._units(subject)
+        users = {side: find_users(each) for side, each in units.items()}
         return any(
-            self._taken[item] < _BOUNDARIES and self._conditions(item, here.units, ran)
+            self._taken[item] < _BOUNDARIES and self._conditions(item, units[item.side], users[item.side], ran)
             for item in self._selection.patch.find_unexamined([place for place, _, _ in changed])
-            if (here := reached[item.side]) is not None
+            if item.side in units
         )
 
     def search_branches(
@@ -543,10 +555,13 @@ class Asking:
         units = self._units(subject)
         patch, tried = self._selection.patch, list[list[str]]()
         ran = {side: frozenset(path.rpartition(".")[2] for path in log.functions.get(side, ())) for side in SIDES}
+        users = {side: find_users(each) for side, each in units.items()}
         for item in patch.find_unexamined([place for place, _, _ in changed]) if len(units) == 2 else ():
             self._taken[item] += 1
             for conditions in (
-                self._conditions(item, units[item.side], ran[item.side]) if self._taken[item] <= _BOUNDARIES else ()
+                self._conditions(item, units[item.side], users[item.side], ran[item.side])
+                if self._taken[item] <= _BOUNDARIES
+                else ()
             ):
                 if self.budget.over() or list(map(str, conditions)) in tried or len(tried) == _BRANCHES:
                     continue
@@ -562,7 +577,9 @@ class Asking:
                     tried.append(list(map(str, conditions)))
                     yield item, conditions, spans
 
-    def _conditions(self, item: Unexamined, units: Mapping[Place, Unit], ran: Collection[str]) -> list[list[Condition]]:
+    def _conditions(
+        self, item: Unexamined, units: Mapping[Place, Unit], users: Users, ran: Collection[str]
+    ) -> list[list[Condition]]:
         """Return the ways to make a line run. Each way is a list of conditions that must all hold."""
         place = item.file, item.name
         unit = units.get(place) or self._selection.patch.units(item.side).get(place)
@@ -572,7 +589,7 @@ class Asking:
         if item.guard in PARTS:
             return [each for each in conditions_inside(place, unit, line) if each]
         found: list[list[Condition]] = []
-        for chain in chains_to(place, line, {**units, place: unit}, ran, CALLS_AWAY):
+        for chain in chains_to(place, line, units, users, ran, CALLS_AWAY):
             names = [*(called_name(at) for at, _ in chain[1:]), ""]
             steps = [
                 each
@@ -628,15 +645,17 @@ class Asking:
         meets the conditions that guard the calls of this function.
         """
         patch, tried = self._selection.patch, list[Setting]()
+        reached = self._units(subject)
+        users = {side: find_users(units) for side, units in reached.items()}
         for item in patch.find_unexamined([place for place, _, _ in changed]):
-            unit = patch.units(item.side).get((item.file, item.name))
-            reached = self._selection.reached(item.side, subject)
-            if unit is None or reached is None or unit.kind != "function":
+            place = item.file, item.name
+            unit, units = patch.units(item.side).get(place), reached.get(item.side)
+            part = None if unit is None or units is None else _part(unit)
+            if part is None or units is None:
                 continue
-            parts = {each.text: part for each in reached.units.values() if (part := _part(each)) is not None}
-            part = parts.get(unit.text) or _part(unit)
-            callers, inside = [*parts.values()], item.guard in PARTS
-            ways = ways_from(part, item.lines[0], callers, ran, CALLS_AWAY, inside) if part is not None else []
+            near = find_callers(place, users[item.side], CALLS_AWAY)
+            callers = [caller for each in units if each in near and (caller := _part(units[each])) is not None]
+            ways = ways_from(part, item.lines[0], callers, ran, CALLS_AWAY, item.guard in PARTS)
             for way in [each for each in ways[:_VALUES] if each not in tried][: _TURNS - len(tried)]:
                 tried.append(way)
                 if self.budget.over():
@@ -685,6 +704,7 @@ def _confirmed(pair: Pair, subject: Subject, plans: Sequence[Plan]) -> Iterator[
                 yield again, again.violations, ()
 
 
+@lru_cache(maxsize=1024)
 def _part(unit: Unit) -> Part | None:
     """Parse a definition. Return None if it is not a function or cannot be parsed."""
     node = function_of(unit.text) if unit.kind == "function" else None

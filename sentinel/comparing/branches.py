@@ -9,6 +9,7 @@ caller reaches the branch with these values.
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,12 @@ from sentinel.search.guards import Part, cut, function_of, steps_inside, steps_t
 
 #: Maximum number of chains of calls that are tried to reach a line.
 _CHAINS = 2
+
+#: Calls that lead to a line: the place and line of each call, and then the line itself.
+Chain = list[tuple[Place, int]]
+
+#: name -> the functions whose code contains it
+Users = Mapping[str, Sequence[Place]]
 
 
 @dataclass(frozen=True)
@@ -131,28 +138,56 @@ def called_name(place: Place) -> str:
     return owner.rpartition(".")[2] if last == "__init__" else last
 
 
-def chains_to(
-    place: Place, line: int, units: Mapping[Place, Unit], ran: Collection[str], calls: int
-) -> list[list[tuple[Place, int]]]:
-    """Return chains of calls that lead from a function that ran to a line.
+def find_users(units: Mapping[Place, Unit]) -> Users:
+    """Return, for each name, the functions whose code contains it, as a name or as an attribute."""
+    users: dict[str, list[Place]] = defaultdict(list)
+    for place, unit in units.items():
+        for name in unit.names | unit.attributes if unit.kind == "function" else ():
+            users[name].append(place)
+    return users
 
-    A chain lists the place and line of each call, and ends with the line itself.
+
+def find_callers(place: Place, users: Users, calls: int) -> set[Place]:
+    """Return the functions from which at most ``calls`` calls may lead to a function."""
+    found, nearest = {place}, {place}
+    for _ in range(calls):
+        names = {name for each in nearest for name in (called_name(each), each[1].rpartition(".")[2])}
+        nearest = {user for name in names for user in users.get(name, ())} - found
+        found |= nearest
+    return found - {place}
+
+
+def chains_to(
+    place: Place, line: int, units: Mapping[Place, Unit], users: Users, ran: Collection[str], calls: int
+) -> list[Chain]:
+    """Return chains of calls that lead from a function that ran to a line, the shortest chain first.
 
     :param line: counted from the first line of the function.
+    :param users: the result of :func:`find_users`.
     :param ran: the names of functions that ran, without class and module.
     :param calls: the maximum number of calls in a chain.
     """
-    return list(islice(_chains(place, line, units, ran, calls), _CHAINS))
+    return list(islice(_chains(place, line, units, users, ran, calls), _CHAINS))
 
 
 def _chains(
-    place: Place, line: int, units: Mapping[Place, Unit], ran: Collection[str], calls: int
-) -> Iterator[list[tuple[Place, int]]]:
-    name, last = called_name(place), place[1].rpartition(".")[2]
-    if last in ran:
-        yield [(place, line)]
-        return
-    for caller, unit in units.items() if calls else ():
-        node = function_of(unit.text) if unit.kind == "function" and caller != place else None
-        for use in Part(unit.name, node).uses.get(name, ()) if node is not None else ():
-            yield from ([*chain, (place, line)] for chain in _chains(caller, use - 1, units, ran, calls - 1))
+    place: Place, line: int, units: Mapping[Place, Unit], users: Users, ran: Collection[str], calls: int
+) -> Iterator[Chain]:
+    chains: list[Chain] = [[(place, line)]]
+    seen = {place}  # each function is in one chain, otherwise a common name such as `forward` leads to endless chains
+    while chains:
+        chain = chains.pop(0)
+        first = chain[0][0]
+        if first[1].rpartition(".")[2] in ran:
+            yield chain
+        elif len(chain) <= calls:
+            name = called_name(first)
+            callers = [each for each in users.get(name, ()) if each not in seen]
+            seen.update(callers)
+            chains += [[(caller, use - 1), *chain] for caller in callers for use in _uses(units[caller]).get(name, ())]
+
+
+@lru_cache(maxsize=4096)
+def _uses(unit: Unit) -> Mapping[str, list[int]]:
+    node = function_of(unit.text)
+    return {} if node is None else Part(unit.name, node).uses
