@@ -171,7 +171,7 @@ def test_an_unexpected_argument_is_reported_by_its_command(run_sentinel):
     answer = run_sentinel("list", "recipes", "--target", "tiny")
     assert answer.status == 2
     assert answer.err.startswith("usage: sentinel list recipes ")
-    said = "unrecognized arguments: --target; write TARGET by itself, without --target"
+    said = "unrecognized arguments: --target; write TARGET without --target"
     assert answer.err.endswith(f"sentinel list recipes: error: {said}\n")
 
 
