@@ -12,7 +12,7 @@ _MOMENT = 0.02
 
 
 def postpone_in_collection(number: int, frame: FrameType | None) -> bool:
-    """Postpone a signal if it interrupted a callback of the garbage collector, such as the one that Hypothesis installs.
+    """Postpone a signal if it interrupted a callback of the garbage collector, such as Hypothesis's.
 
     Python discards an exception that is raised in such a callback, so a KeyboardInterrupt would be lost.
 

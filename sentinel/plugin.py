@@ -39,7 +39,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "sentinel: an item that Sentinel collected; its target and its law are markers, too")
+    config.addinivalue_line("markers", "sentinel: an item of Sentinel; its target and its law are markers, too")
     if not _concerns_sentinel(config):
         return
     from sentinel.errors import SentinelError

@@ -75,7 +75,7 @@ class DifferenceItem(pytest.Item):
         result = self.comparison.compare(self.boundary)
         row = self.row = row_of(self.comparison, result)
         decided = row["outcome"] != "not examined"
-        # The item counts as examined if results of changed lines were compared, even if other changed lines did not run.
+        # The item counts as examined if changed lines were compared, even if other changed lines did not run.
         changed = set(map(tuple, row["changed"]))
         compared = self.comparison.selection.patch.is_compared_at(result.name, changed)
         self.examined = decided or (row["agrees"] and compared)

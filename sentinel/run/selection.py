@@ -125,7 +125,7 @@ class LawId:
         of_boundary = [job.law for job in there if job.boundary == self.boundary]
         if not of_boundary:
             bound = any(self.boundary in binding.paths for binding in target.bindings)
-            what = f"{self.boundary} has no law that can be searched" if bound else target.explain_unbound(self.boundary)
+            what = f"{self.boundary} has no law to check" if bound else target.explain_unbound(self.boundary)
         elif self.law not in (None, *of_boundary):
             what = f"{self.boundary} has no law {self.law!r}{nearest(str(self.law), of_boundary)}"
         else:

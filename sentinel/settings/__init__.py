@@ -107,7 +107,7 @@ def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _path(text: str) -> Path:
-    """Return the path with ``~`` expanded. An unknown ``~user`` stays as it is; later, the file is reported as missing."""
+    """Return the path with ``~`` expanded. An unknown ``~user`` is kept, and the path is reported as missing later."""
     return Path(os.path.expanduser(text))
 
 
@@ -239,7 +239,7 @@ class Settings:
         many=True,
     )
     sarif: Path | None = _option(
-        "sarif", "FILE", "also write the results to FILE as SARIF 2.1.0, for code scanning", _one(_path), None, file=True
+        "sarif", "FILE", "also write the results as SARIF 2.1.0, for code scanning", _one(_path), None, file=True
     )
 
     @property
