@@ -120,11 +120,8 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
 
 
 def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words before ``--`` and the words after it. If the command accepts no words after ``--``, return all
-    words and an empty list.
-
-    argparse cannot split a command line at ``--`` if options precede it.
-    """
+    """Return the words before ``--`` and those after it; all words and an empty list if the command accepts no ``--``.
+    argparse cannot split a command line at ``--`` if options precede it."""
     (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     command = commands.get(words[0]) if words else None
     if command is None or command.get_default("own_command") is None or "--" not in words:

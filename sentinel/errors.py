@@ -52,8 +52,7 @@ class Unavailable(SentinelError):
 def nearest(name: str, known: Iterable[str], all_of: str = "", alike: float = 0.6) -> str:
     """Return a hint to append to a message about an unknown name: `` — did you mean 'x'?``.
 
-    :param all_of: the introduction to a list of all known names, which is returned if no name is similar. If empty, the
-        hint is then empty.
+    :param all_of: if no name is similar, return all known names after this text; if it is empty, return no hint.
     :param alike: the minimum similarity of a suggested name, 0 to 1; lower for short names that are typed by hand.
     """
     from difflib import get_close_matches

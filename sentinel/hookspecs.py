@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_sentinel_adapters() -> Iterable[Path]:  # type: ignore[empty-body]
-    """Return the paths of adapter files: Python files that define ``TARGET``. pytest and the worker processes load
-    them."""
+    """Return paths of adapters: Python files that define ``TARGET``. pytest and the worker processes load them."""
 
 
 @pytest.hookspec
@@ -39,5 +38,4 @@ def pytest_sentinel_recipe_folders() -> Iterable[Path]:  # type: ignore[empty-bo
 
 @pytest.hookspec
 def pytest_sentinel_decided(decision: Decision) -> None:
-    """Called once for each verdict, after its evidence has been written. Under xdist, it is called in the worker that
-    ran the item."""
+    """Called once for each verdict, after its evidence is written; under xdist, in the worker that ran the item."""

@@ -93,10 +93,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None) -> list[dict[str, Any]]:
-    """Return a table row for each binding.
-
-    :param sightings: for each binding, whether the checkout has the function; None if no ref was given.
-    """
+    """Return a table row for each binding. With ``sightings``, the row states whether the checkout has the function."""
     from sentinel.search.checks import subjects
 
     searchable, omitted = subjects(catalog, target.name)

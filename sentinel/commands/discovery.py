@@ -82,10 +82,7 @@ def find_commands(notify: Callable[[str], None] = lambda line: None) -> dict[str
 
 
 def _foreign(entry: metadata.EntryPoint) -> Found:
-    """Import the module of another package's command, and return the command.
-
-    :raises SentinelError: if the module cannot be imported or lacks a required name.
-    """
+    """Import the module of another package's command, and return the command. Raise SentinelError if it is unusable."""
     module = Found(entry.name, "", "", entry.value).load()
     for name in ("GROUP", "SUMMARY", "declare"):
         if not hasattr(module, name):

@@ -65,10 +65,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
-    """Return the recipes about the upstream pull request with this number or, if there are none, about the issue.
-
-    :raises SentinelError: if there are none of either.
-    """
+    """Return the recipes about the upstream pull request with this number or, if there are none, about the issue."""
     recipes = find_recipes(catalog)
     for kind in ("pull", "issue"):
         found = [recipe for recipe in recipes if str(recipe.upstream.get(kind, "")) == number]

@@ -215,8 +215,7 @@ def difference(
     counts: Flags | None = None,
     slack: Numbers | float = 0.0,
 ) -> Difference | None:
-    """Return the element with the largest violation of ``|observed - demanded| <= bound + slack``; None if there is
-    none.
+    """Return the largest violation of ``|observed - demanded| <= bound + slack``; None if all elements satisfy it.
 
     Two kinds of positions are not compared: those whose right value is not finite, and infinities that
     :meth:`Scale.limit` accepts.

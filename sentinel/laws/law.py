@@ -77,7 +77,7 @@ class Law:
         the scenario itself, named :data:`BASELINE`. None if the law needs only one call, whose variant is named ``""``.
     :ivar watches: True if the check needs the side effects of the call (:attr:`Case.effects`).
     :ivar twin: for a law about two implementations, the name of the variant that calls the second one.
-    :ivar by_algorithm: True if the law contradicts the definitions of some algorithms that its contracts cover.
+    :ivar by_algorithm: True if some algorithms break the law by definition. It is not checked on registered functions.
     :raises DoesNotApply: ``check`` and ``vary`` raise it if the law does not apply to the scenario.
     """
 

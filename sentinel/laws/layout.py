@@ -98,8 +98,7 @@ def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -
 
 
 def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """Return these rows and token columns of a tensor (as an array) or list. A dimension that it does not have is
-    ignored."""
+    """Return these rows and token columns of a tensor (as an array) or list. Dimensions that it lacks are ignored."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):

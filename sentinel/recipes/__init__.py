@@ -56,10 +56,7 @@ def load_recipe(path: Path, catalog: Catalog) -> Recipe:
 
 
 def load_copy(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
-    """Load a recipe from its copy in an evidence document.
-
-    :raises RecipeError: if the copy is not a valid recipe.
-    """
+    """Load a recipe from its copy in an evidence document."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         file = Path(folder) / "recipe.json"
         file.write_text(json.dumps(document), encoding="utf-8")
@@ -134,10 +131,7 @@ def _matches(recipe: Recipe, glob: str) -> bool:
 
 
 def _no_such_bug(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
-    """Return the message for a glob that matches no recipe of the given targets.
-
-    It names the targets that have such a bug, a similar id, or the command that lists all ids.
-    """
+    """Return the message for a glob without a match. It names targets with such a bug, a similar id, or a command."""
     others = sorted({item.target for item in every if _matches(item, glob)})
     if others:
         wanted = ", ".join(sorted({item.target for item in recipes})) or "the given targets"

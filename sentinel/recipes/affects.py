@@ -123,7 +123,7 @@ def is_undecidable(condition: Any, value: str) -> bool:
 
 
 def can_both_hold(one: Any, other: Any) -> bool:
-    """Return True if some value of a setting meets both conditions. A bound that names another setting is ignored."""
+    """Return True if some value of a setting meets both conditions, or if one of them refers to another setting."""
     if bounding(one) or bounding(other):
         return True
     values = {value for condition in (one, other) for value in _samples(condition)}

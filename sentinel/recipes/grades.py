@@ -44,8 +44,7 @@ def grade(document: Mapping[str, Any]) -> str:
 
 
 def describe_reach(document: Mapping[str, Any]) -> str:
-    """Return as text how a training run triggers the bug, and which code produces the value that triggers it; empty if
-    the recipe has no ``reach``."""
+    """Return as text how a run triggers the bug, and which code produces the triggering value; empty if not known."""
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
         return ""

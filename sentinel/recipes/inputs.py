@@ -187,10 +187,8 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Return the key that determines which literal a mapping stands for, such as ``tensor`` or ``new``.
-
-    :raises LiteralError: if the mapping has no such key, or a key that this literal does not accept.
-    """
+    """Return the key that determines which literal a mapping is, such as ``tensor``. Raise LiteralError if keys do not
+    fit."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")

@@ -43,7 +43,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
             continue
         if not ref.immutable:
             moving = ref.kind in ("git", "pypi")
-            way = "a moving ref belongs in watch:;" if moving else "a ref to this machine is not a pin;"
+            way = "write a moving ref in watch:;" if moving else "a pin must not refer to this machine;"
             message = f"{ref} is not immutable; {way} a pin is git:<all 40 hex digits> or pypi:<version>"
             findings.error(place, message)
         if ref.kind == "pypi" and target is not None and target.pypi is None:
@@ -55,8 +55,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
 
 
 def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
-    """Return the refs in ``watch``, and add an error for each invalid one. They may be branches; a run checks the recipe
-    at these refs only on request."""
+    """Return the refs in ``watch``, and add an error for each invalid one. They are checked only on request."""
     refs: list[Ref] = []
     for index, text in enumerate(written):
         ref = _ref(findings, text, ("watch", index))
@@ -69,8 +68,7 @@ def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
 
 
 def read_requires(findings: Findings, written: str | list[str], target: Target) -> tuple[str, ...]:
-    """Return the entries of ``requires``, and add an error for each invalid one. An entry is a dotted path in the
-    target's packages, or ``path(parameter)`` for a parameter of a function."""
+    """Return ``requires`` as a tuple. Add an error for an entry outside the target's packages."""
     listed = [written] if isinstance(written, str) else written
     for index, path in enumerate(listed):
         match = _PARAMETER.fullmatch(path)

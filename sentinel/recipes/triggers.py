@@ -34,7 +34,7 @@ ANY = "any"
 
 ALWAYS = "always"
 
-#: The key of an alternative that lists observation keys.
+#: The key of an alternative whose value lists the observed keys that the bug makes wrong.
 ONLY = "only"
 
 #: Stands between the names of two tensors to name their difference.

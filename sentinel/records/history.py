@@ -42,7 +42,7 @@ _COMMIT = {
     "properties": {"sha": _TEXT, "date": _TEXT, "subject": _TEXT, "pull": _COUNT},
     "additionalProperties": False,
 }
-#: The schema of a line. Lines are checked because a history file may come from elsewhere.
+#: The schema of a line. Lines are checked, because a history file may come from another machine.
 _SCHEMA = JsonSchema({
     "type": "object",
     "required": ["bug_id", "source", "basis", "recipe", "closures", "runs"],
@@ -163,8 +163,7 @@ def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> d
 
 
 def _clean(value: Any) -> Any:
-    """Return data with control characters escaped and local paths removed, because commit subjects and tag names are
-    untrusted."""
+    """Return data with control characters escaped and local paths removed. Commit subjects and tags are untrusted."""
     if isinstance(value, Mapping):
         return {message(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

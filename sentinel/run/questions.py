@@ -91,8 +91,7 @@ class Questions:
         return (self._config.invocation_params.dir / arg.partition("::")[0]).exists()
 
     def _bundled_id(self, arg: str) -> str:
-        """If an argument names a bundled recipe as ``recipes/…``, return it with the path of the recipe's file.
-        Otherwise return it unchanged."""
+        """Return an argument with ``recipes/…`` replaced by the path of the bundled recipe; otherwise unchanged."""
         path, separator, rest = arg.partition("::")
         if path.startswith("recipes/") and not (self._config.invocation_params.dir / path).exists():
             place = bundled("recipes") / path.removeprefix("recipes/")
@@ -114,7 +113,7 @@ class Questions:
     # -- recipes ------------------------------------------------------------------------------------------------------
 
     def load(self, path: Path) -> Recipe:
-        """Load a recipe file.
+        """Load a recipe file, and add the recipe to this run.
 
         :raises RecipeError: if another recipe of this run has the same bug id, because both would write the same
             evidence.

@@ -120,7 +120,7 @@ class Results:
             self.could_not_write(session, error)
 
     def could_not_write(self, session: pytest.Session, error: SentinelError) -> None:
-        """Report a file that could not be written. No exception is raised, because it would hide the run's verdicts."""
+        """Note an error for the summary, and make pytest exit with status 4. An exception would hide the verdicts."""
         self._unwritten.append(str(error))
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
