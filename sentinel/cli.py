@@ -31,7 +31,7 @@ FIRST = {"list": "targets", "report": "run"}
 _DESCRIPTION = "Does this code corrupt the training signal?"
 _EPILOG = """\
 `sentinel COMMAND --help` shows options and examples.
-exit status: 0 success, 1 problems or differences were found, 2 failed, 130 interrupted
+exit status: 0 success, 1 problems found, 2 failed, 130 interrupted
 """
 #: Heading in the help -> a line to print before the commands of this heading.
 _FIRST_OF = {

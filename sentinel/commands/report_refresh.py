@@ -71,7 +71,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
     for entry in known if arguments.check or len(known) <= 40 else ():
         echo(f"stale: {entry.place}: {entry.why}")
     why = "".join(f"; {count} because {reason}" for reason, count in Counter(e.why for e in known).most_common(3))
-    newer = f"; {elsewhere} more were decided with a newer Python and need it again" if elsewhere else ""
+    newer = f"; {elsewhere} more need the newer Python with which they were decided" if elsewhere else ""
     echo(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(known)} stale{why}{newer}")
     return 1 if stale else 0
 

@@ -23,7 +23,7 @@ from sentinel.reports.store import holds_evidence
 from sentinel.settings import Settings
 
 GROUP = "begin"
-SUMMARY = "show a known bug: story, scenario, expected values, verdicts"
+SUMMARY = "show a known bug: story, scenario, values, verdicts"
 
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK

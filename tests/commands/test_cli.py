@@ -229,7 +229,7 @@ def test_another_package_adds_a_command(tmp_path: Path):
     ("text", "reason"),
     [
         ("import nowhere_at_all", "the command greet (greeting) cannot be imported: No module named 'nowhere_at_all'"),
-        ("GROUP = 'check'", "the command greet (greeting) has no SUMMARY"),
+        ("GROUP = 'check'", "the command greet (greeting) does not define SUMMARY"),
         ("1 / 0", "the command greet (greeting) cannot be imported: division by zero"),
     ],
 )
