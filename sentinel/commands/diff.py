@@ -115,7 +115,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """Return a cache for several comparisons, and the git tree of each ref. Return None if a ref is not a git ref."""
+    """Return a cache that the comparisons share, and each ref's git tree; None if any ref is not a git ref."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)

@@ -68,7 +68,7 @@ def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
 
 
 def read_requires(findings: Findings, written: str | list[str], target: Target) -> tuple[str, ...]:
-    """Return ``requires`` as a tuple. Add an error for an entry outside the target's packages."""
+    """Return the paths that a checkout must have. Add an error for each path outside the target's packages."""
     listed = [written] if isinstance(written, str) else written
     for index, path in enumerate(listed):
         match = _PARAMETER.fullmatch(path)

@@ -128,7 +128,7 @@ class ClosureVerdicts:
 
 
 class ReleaseVerdicts:
-    """The stored verdicts of recipes in the PyPI releases of one target. Their key is the release, not a closure.
+    """The stored verdicts of recipes in the PyPI releases of one target. They are stored by release, not by closure.
 
     :ivar of: maps each bug id to its stored verdicts.
     """
