@@ -1,4 +1,4 @@
-"""``sentinel``: commands that are not test runs. :mod:`sentinel.commands.discovery` finds them."""
+"""Run the command line ``sentinel``. :mod:`sentinel.commands.discovery` finds its commands."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from sentinel.commands.discovery import ENTRIES, find_command, find_commands
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 from sentinel.interruption import postpone_in_collection
 
-#: Options that may stand in place of a command.
+#: Options that can be used without a command.
 _NO_COMMAND = {"-h", "--help", "--version"}
 
-#: Command -> its default kind: ``sentinel list`` means ``sentinel list targets``.
+#: Command -> its default subcommand: ``sentinel list`` runs ``sentinel list targets``.
 FIRST = {"list": "targets", "report": "run"}
 
 _DESCRIPTION = "Does this code corrupt the training signal?"
 _EPILOG = """\
 `sentinel COMMAND --help` shows options and examples.
-exit status: 0 done or yes, 1 no, 2 failed, 130 interrupted
+exit status: 0 success, 1 problems found, 2 failed, 130 interrupted
 """
-#: Heading of the help -> a line to print above the commands of that heading.
+#: Heading in the help -> a line to print before the commands of this heading.
 _FIRST_OF = {
     "my branch": "pytest --sentinel-target=verl --sentinel-repo=.    is it worse?",
     "my own loss": "sentinel.testing in your own tests: docs/own.md",
@@ -41,10 +41,10 @@ _FIRST_OF = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status. argparse itself exits with 0 for ``--help`` and 2 for a wrong
-    option."""
+    """Run one command and return the exit status. For ``--help`` and for invalid options, argparse raises
+    SystemExit with status 0 or 2."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a dash must not end the command
+        sys.stdout.reconfigure(errors="backslashreplace")  # so that a terminal without Unicode does not end the command
     try:
         words = _with_kind(sys.argv[1:] if argv is None else argv)
         parser = _parser(words[:1] or ["--help"])
@@ -86,8 +86,8 @@ _AT_ONCE = 1.0
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt for SIGTERM and SIGINT, so that a time limit loses no finished result. Signals that
-    arrive together raise it once."""
+    """Raise KeyboardInterrupt for SIGTERM and SIGINT, so that finished results are printed if a time limit ends the
+    command. Signals that arrive together raise it once."""
     last = -math.inf
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -110,17 +110,18 @@ def _interruptible() -> Iterator[None]:
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
-    """Exit with an error that shows the command's usage and the words that it does not accept."""
+    """Exit with status 2, and print the command's usage and the arguments that it does not accept."""
     name = unknown[0].partition("=")[0].lstrip("-")
     hint = ""
     for action in parser._actions:
         if not action.option_strings and name == action.dest:
-            hint = f"; write {action.metavar or name} by itself, without --{name}"
+            hint = f"; write {action.metavar or name} without --{name}"
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
 def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
-    """Split off the words after ``--`` if the command accepts them; argparse cannot find them after options."""
+    """Return the words before ``--`` and those after it; all words and an empty list if the command accepts no ``--``.
+    argparse cannot split a command line at ``--`` if options precede it."""
     (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     command = commands.get(words[0]) if words else None
     if command is None or command.get_default("own_command") is None or "--" not in words:
@@ -130,16 +131,16 @@ def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], 
 
 
 def _with_kind(words: Sequence[str]) -> list[str]:
-    """Insert the default kind of ``list`` or ``report`` if the command line names no kind."""
+    """Return the command line, with the default subcommand of ``list`` or ``report`` if it names none."""
     has_kind = len(words) > 1 and (words[1] in ("-h", "--help") or not words[1].startswith("-"))
     return [words[0], FIRST[words[0]], *words[1:]] if words and words[0] in FIRST and not has_kind else list(words)
 
 
 def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Build the parser. Only the command that is typed is imported.
+    """Return the argument parser. Import only the module of the command that the user typed.
 
-    :param first: the first word of the command line. If it is not a command, all commands are declared, so that
-        argparse can list them.
+    :param first: the first word of the command line. If it is an unknown command, all commands are imported, so
+        that argparse can list them.
     """
     typed = find_command(first[0]) if first else None
     found = find_commands(print_error) if typed is None else {typed.name: typed}

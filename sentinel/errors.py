@@ -1,4 +1,4 @@
-"""The errors that reach a user. Every message names the problem and what to do."""
+"""Define the exceptions whose messages are printed for the user. Each message states the problem and what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RecipeError(SentinelError):
 
 
 class NothingExamined(SentinelError):
-    """Nothing could be examined, so no claim is made: a command exits with 2, pytest with 5.
+    """Nothing could be examined, so there is no result: a command exits with status 2, pytest with 5.
 
     :param reason: what was missing and where, and what to do.
     """
@@ -38,7 +38,7 @@ class NothingExamined(SentinelError):
 class Unavailable(SentinelError):
     """A revision, a boundary or an interpreter is not available, so items that need it cannot be checked.
 
-    :param reason: one sentence for a person.
+    :param reason: one sentence that is printed for the user.
     :param kind: ``ref`` (the revision is not available), ``not-in-this-version`` or ``python``
         (the checkout's code needs another interpreter).
     """
@@ -50,10 +50,10 @@ class Unavailable(SentinelError):
 
 
 def nearest(name: str, known: Iterable[str], all_of: str = "", alike: float = 0.6) -> str:
-    """Return a hint for a wrong name: `` — did you mean 'x'?``, or the known names after ``all_of``.
+    """Return a hint to append to a message about an unknown name: `` — did you mean 'x'?``.
 
-    :param alike: the minimum similarity of a suggested name, 0 to 1. Callers lower it for short names that are typed by
-        hand.
+    :param all_of: if no name is similar, return all known names after this text; if it is empty, return no hint.
+    :param alike: the minimum similarity of a suggested name, 0 to 1; lower for short names that are typed by hand.
     """
     from difflib import get_close_matches
 

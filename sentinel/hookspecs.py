@@ -1,7 +1,7 @@
 """Define the pytest hooks with which other packages extend Sentinel. Any pytest plugin can implement them.
 
-Register the plugin with ``pytest_plugins`` or the ``pytest11`` entry point; see docs/adapters.md. Import from
-``sentinel`` itself only; no other name is stable.
+Register the plugin with ``pytest_plugins`` or the ``pytest11`` entry point; see docs/adapters.md. Import only names
+that ``sentinel`` itself exports; no other name is stable.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_sentinel_adapters() -> Iterable[Path]:  # type: ignore[empty-body]
-    """Return adapter files: Python files that define ``TARGET``. Controller and worker load them by path."""
+    """Return paths of adapters: Python files that define ``TARGET``. pytest and the worker processes load them."""
 
 
 @pytest.hookspec
 def pytest_sentinel_contracts() -> Iterable[Contract]:  # type: ignore[empty-body]
-    """Return contracts. The file that defines a contract may import only the standard library."""
+    """Return additional contracts. The file that defines a contract may import only the standard library."""
 
 
 @pytest.hookspec
 def pytest_sentinel_laws() -> Iterable[Law]:  # type: ignore[empty-body]
-    """Return laws."""
+    """Return additional laws."""
 
 
 @pytest.hookspec
 def pytest_sentinel_recipe_folders() -> Iterable[Path]:  # type: ignore[empty-body]
-    """Return folders of recipes, ``<folder>/<target>/<BUG-ID>.yaml``."""
+    """Return folders that contain recipes, as files ``<folder>/<target>/<BUG-ID>.yaml``."""
 
 
 @pytest.hookspec
 def pytest_sentinel_decided(decision: Decision) -> None:
-    """Called once per verdict, after its evidence was written, in the process that writes reports."""
+    """Called once for each verdict, after its evidence is written; under xdist, in the worker that ran the item."""

@@ -1,4 +1,4 @@
-"""Signals that must not be lost."""
+"""Postpone signals that Python would lose."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ _MOMENT = 0.02
 
 
 def postpone_in_collection(number: int, frame: FrameType | None) -> bool:
-    """Send a signal again a moment later if it arrived in a callback of the garbage collector.
+    """Postpone a signal if it interrupted a callback of the garbage collector, such as Hypothesis's.
 
-    Python drops an exception that is raised in such a callback, and so a KeyboardInterrupt would be lost. Hypothesis
-    installs a callback, in which signals that arrive during a collection are handled.
+    Python discards an exception that is raised in such a callback, so a KeyboardInterrupt would be lost.
 
-    :param frame: the interrupted frame, as a signal handler gets it.
-    :return: True if the signal was postponed, so that the handler must do nothing.
+    :param frame: the interrupted frame, which Python passes to the signal handler.
+    :return: True if the signal was postponed; it will be sent again, and the handler must do nothing. False otherwise.
     """
     callbacks = {getattr(each, "__code__", None) for each in gc.callbacks}
     while frame is not None and frame.f_code not in callbacks:

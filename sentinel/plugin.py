@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option in NAMED.values():
         action = "append" if option.many else "store"
         group.addoption(f"--sentinel-{option.name}", action=action, metavar=option.metavar, help=option.help)
-    text = "if a base is compared: also fail if numbers differ and no oracle or law tells whether they are worse"
+    text = "in a comparison with a base: also fail if numbers differ and no oracle or law can judge them"
     group.addoption("--sentinel-strict", action="store_true", help=text)
 
 
@@ -39,7 +39,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "sentinel: an item of Sentinel; also marked with its target and its law")
+    config.addinivalue_line("markers", "sentinel: an item of Sentinel; its target and its law are markers, too")
     if not _concerns_sentinel(config):
         return
     from sentinel.errors import SentinelError
@@ -74,8 +74,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _concerns_sentinel(config: pytest.Config) -> bool:
-    """Return True if this run uses Sentinel. This must be fast, because every pytest run of the environment calls
-    it."""
+    """Return True if this run uses Sentinel. This must be fast, because it is called in every pytest run of the
+    environment."""
     names = ("target", "recipes", "bug", "ref", "repo", "baseline", "laws", "against")
     if any(config.getoption(f"--sentinel-{name}") for name in names):
         return True
@@ -88,8 +88,8 @@ def _concerns_sentinel(config: pytest.Config) -> bool:
 
 
 def _names_an_item(config: pytest.Config) -> bool:
-    """Return True if an argument names a recipe or a law. A YAML or JSON file counts only if it has the keys of a
-    recipe, because other projects have such files too."""
+    """Return True if an argument of pytest names a recipe or a law. A YAML or JSON file counts only if it has the keys
+    of a recipe, because other projects have such files too."""
     folder = config.invocation_params.dir
     return any(_is_item(arg.partition("::")[0], folder) for arg in config.args)
 
@@ -105,7 +105,7 @@ def _is_item(name: str, folder: Path) -> bool:
 
 
 def _reads_as_a_recipe(file: Path) -> bool:
-    """Return True if a file has the keys of a recipe or a published blob, even if it is invalid."""
+    """Return True if a file has the keys of a recipe or of a published recipe (JSON), even if it is not valid."""
     try:
         if not file.is_file():
             return False
@@ -126,10 +126,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _without_traceback() -> Iterator[None]:
-    """Turn an interruption into pytest's exit, which is reported in one line."""
+    """Replace a KeyboardInterrupt by pytest's Exit, which pytest reports in one line."""
     try:
         yield
-    except pytest.Session.Interrupted:  # pytest's own KeyboardInterrupt, for example after errors of the collection
+    except pytest.Session.Interrupted:  # a KeyboardInterrupt of pytest itself, for example after collection errors
         raise
     except KeyboardInterrupt:
         raise pytest.exit.Exception("sentinel: the run was interrupted", pytest.ExitCode.INTERRUPTED) from None
@@ -149,7 +149,7 @@ class _Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """End an interrupted run without a traceback: pytest prints the results, and what was not compared."""
+        """Record the planned comparisons, so that the report of an interrupted run lists what was not compared."""
         from sentinel.run.differences import note_planned
 
         if not session.config.option.collectonly:
@@ -165,7 +165,7 @@ class _Hooks:
     def pytest_sessionstart(self) -> None:
         from sentinel.errors import SentinelError
 
-        # SIGTERM interrupts a run as Ctrl-C does, so that a run that exceeds a time limit keeps its verdicts.
+        # SIGTERM has the effect of Ctrl-C, so that verdicts are reported if a time limit ends the run.
         if not self._run.is_worker and threading.current_thread() is threading.main_thread():
             self._on_sigterm = signal.signal(signal.SIGTERM, _interrupt)
         try:
@@ -269,8 +269,8 @@ class _Hooks:
 
 
 def _known_bug(item: pytest.Item, call: pytest.CallInfo[None]) -> str | None:
-    """Return the bug's title if an item found a known bug that is still present, as expected. Return None otherwise,
-    and with ``--runxfail``."""
+    """Return the bug's title if the item is an expected failure: the known bug is still present. Return None otherwise,
+    and always with ``--runxfail``."""
     from sentinel.run.items import ExpectedFailure
 
     error = call.excinfo.value if call.excinfo is not None else None
@@ -293,7 +293,7 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
 
 
 def _for_others(run: Run, session: pytest.Session) -> None:
-    """Write the run's output files for GitHub and for viewers of SARIF."""
+    """Write GitHub's job summary and the SARIF file."""
     gate = run.results.gate
     if run.is_worker or not (run.results.items or gate):
         return

@@ -157,7 +157,7 @@ def test_with_a_base_common_changed_or_undecided_verdicts_pass(pytester, mine, r
     both = (f"--sentinel-repo={broken_tree}", "-k", "yaml", "-rs")
     result = run(pytester, *both, f"--sentinel-against=path:{broken_tree}")
     result.assert_outcomes(xfailed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*inconclusive at path:*, too: *no such thing*"])
+    result.stdout.fnmatch_lines(["SKIPPED*inconclusive here and at path:*: *no such thing*"])
     worse = run(pytester, *both, f"--sentinel-against={refs['fixed']}", "-k", "REJECTED")
     worse.assert_outcomes(failed=1)
     worse.stdout.fnmatch_lines(["DEMO-REJECTED-ROW at path:*: inconclusive, and fixed at git:*"])

@@ -31,9 +31,9 @@ _EXAMPLE = """\
   sentinel list boundaries verl --ref git:main      also whether each function exists at this ref
   sentinel list boundaries roll --ref git:8eb27cc2dc34c4d1310b169d9b86d339004d811a --json
 
-The code is read and not imported. A boundary can exist under one of its names, be missing in that version, or lack a
-module that the adapter needs to call it. Registered functions that must not be called are listed with the reason.
-`sentinel coverage TARGET -v` lists the functions that are not bound.
+The code is read and not imported. `there` is "no" if the function, or a module that the adapter needs to call it, does
+not exist at the ref, and "other version" if the binding is only for versions that have certain other code. Functions
+that the adapter excludes are listed with the reason. `sentinel coverage TARGET -v` lists the functions without binding.
 exit status: 0; 1 if a bound boundary does not exist at the ref; 2 if the ref is not available
 """
 
@@ -93,7 +93,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None) -> list[dict[str, Any]]:
-    """Return a table row for each binding. The row shows whether the checkout has the function."""
+    """Return a table row for each binding. With ``sightings``, the row states whether the checkout has the function."""
     from sentinel.search.checks import subjects
 
     searchable, omitted = subjects(catalog, target.name)

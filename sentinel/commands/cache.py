@@ -21,7 +21,7 @@ _LIST = """\
 """
 _PRUNE = """\
   sentinel cache prune                    entries that were not used for 30 days
-  sentinel cache prune --older-than 7     for a week
+  sentinel cache prune --older-than 7     entries that were not used for a week
   sentinel cache prune --all              all entries that no run is using; mirrors are kept
 """
 _DAY = 86400

@@ -1,4 +1,4 @@
-"""Print results of commands on standard output, and everything else on standard error."""
+"""Declare commands, print their results on standard output, and print messages and progress on standard error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def _parser(commands: Commands, name: str, text: str, example: str) -> argparse.ArgumentParser:
-    """Add a parser whose ``--help`` ends with an example."""
+    """Add and return a parser whose ``--help`` ends with examples."""
     return commands.add_parser(
         name,
         help=text,
@@ -31,9 +31,9 @@ def _parser(commands: Commands, name: str, text: str, example: str) -> argparse.
 def command(
     commands: Commands, name: str, run: Run, text: str, example: str, *, takes_words: bool = False
 ) -> argparse.ArgumentParser:
-    """Add a command.
+    """Add a command and return its parser.
 
-    :param takes_words: whether the command accepts words after ``--``. They are then in ``arguments.own_command``.
+    :param takes_words: True if the command accepts words after ``--``, as ``arguments.own_command``.
     """
     parser = _parser(commands, name, text, example)
     parser.set_defaults(run=run, parser=parser, own_command=[] if takes_words else None)
@@ -41,7 +41,7 @@ def command(
 
 
 def group(commands: Commands, name: str, text: str, example: str) -> Commands:
-    """Add a command that has subcommands."""
+    """Add a command, and return the object to which its subcommands are added."""
     return _parser(commands, name, text, example).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
@@ -50,7 +50,7 @@ def json_option(parser: argparse._ActionsContainer) -> None:
 
 
 def print_error(text: str) -> None:
-    """Print a message on standard error, with the program's name before it."""
+    """Print a message on standard error, after the prefix ``sentinel: ``."""
     from sentinel.reports.escaping import visible
 
     print(f"sentinel: {visible(text, lines=True)}", file=sys.stderr)
@@ -75,12 +75,12 @@ def echo(text: str) -> None:
 
 
 def echo_json(value: Any) -> None:
-    # Escape ``##[``, because a hosted runner executes ``##[command]`` in any output. JSON has it only inside strings.
+    # Escape ``##[``, because GitHub's runners execute ``##[command]`` in any output. In JSON, only strings contain it.
     print(json.dumps(value, indent=2, sort_keys=True).replace("##[", "#\\u0023["))
 
 
 def echo_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows as a table without empty columns."""
+    """Print rows as an aligned table. Columns without a value are left out."""
     from sentinel.reports.escaping import visible
     from sentinel.reports.summary import aligned
 
@@ -113,10 +113,10 @@ _COUNT = re.compile(r"\b(\d+) of (\d+)\b")
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Return a function that prints the progress of long steps on standard error.
+    """Provide a function that prints progress messages on standard error.
 
-    On a terminal, one line is rewritten. Otherwise each message is printed on a line of its own, with two exceptions:
-    git's running percentages are left out, and a series of counts (``3 of 51: …``) is printed once per quarter.
+    On a terminal, each message replaces the previous one. Otherwise each message is printed on its own line, with two
+    exceptions: git's percentages are left out, and a series of counts (``3 of 51: …``) is printed once per quarter.
     """
     terminal = sys.stderr.isatty()
     lock = threading.Lock()

@@ -47,9 +47,9 @@ _EXAMPLE = """\
   sentinel coverage verl --history                   at each release tag of the mirror
   sentinel coverage verl --save reports/coverage.json    for the site; can be added to each of these
 
-docs/coverage.md has the rule that decides from names and syntax whether a function carries training signal. All
-figures count every function that this rule selects, whether it is bound or not, including functions that the adapter
-excludes with no_signal, such as kernels and servers. The code is read, and only --run imports it.
+The rule in docs/coverage.md determines from names and syntax whether a function carries training signal. All figures
+count every function that this rule selects: bound, not bound, or excluded by the adapter with no_signal, such as
+kernels and servers. The code is read; only --run imports and calls it.
 exit status: 0; 1 if a file could not be read and the table is incomplete; 2 if the ref or the mirror is not available
 """
 
@@ -59,20 +59,20 @@ def declare(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET", help="the framework")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
-    when.add_argument("--history", action="store_true", help="all release tags instead")
+    when.add_argument("--history", action="store_true", help="show all release tags instead")
     parser.add_argument(
         "--run",
         choices=("quick", "deep"),
         nargs="?",
         const="quick",
         dest="lines",
-        help="report which lines and branches run in a search of laws (default: quick); runs the code",
+        help="run a search of laws, and report which lines and branches it runs (default: quick)",
     )
     parser.add_argument(
         "--save", metavar="FILE", type=Path, help="also write the result to FILE (reports/coverage.json for the site)"
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="list each function that has signal, with file and line"
+        "-v", "--verbose", action="store_true", help="list each function that carries signal, with file and line"
     )
     settings_options(parser, "repo-url", "python")
     json_option(parser)
@@ -128,14 +128,14 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     _say_rest(result)
     swapped = _swapped(target, trees, {each.name.rpartition(".")[2] for each in result.functions})
     if swapped:
-        echo("\ncalls with two arguments in the reverse order of the function's parameters, or of another call:")
+        echo("\ncalls that pass two arguments in the reverse order of the function's parameters or of another call:")
         echo_table(("function", "place", "arguments", "compare with"), swapped)
     return 1 if result.unread else 0
 
 
 def _swapped(target: Target, trees: CheckoutTrees, names: Collection[str]) -> list[tuple[str, ...]]:
-    """Return a table row for each call of a signal function whose arguments are swapped. Skip files that cannot be
-    parsed."""
+    """Return a table row for each call of a signal function that seems to swap two arguments. Skip files that cannot
+    be parsed."""
     parsed = []
     for file, blob in Definitions(trees, target.roots).sources(""):
         with suppress(SyntaxError, ValueError, RecursionError):
@@ -188,7 +188,7 @@ def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, 
 
 
 def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
-    """Print how many lines ran in each module. With ``-v``, also print each function's lines that never ran."""
+    """Print how many lines of each module ran in a search. With ``-v``, print also the lines that never ran."""
     if arguments.json:
         marks = ("ran", "idle", "branches", "taken", "guards", "turned")
         echo_json([{"path": each.function.path, "file": each.function.file,
@@ -214,7 +214,7 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
     turned = sum(len(each.turned) for each in runs)
     if turned:
         more = counted(turned, "further line")
-        echo(f"\n{more} ran, unchecked by any law, when an option was set that no scenario sets")
+        echo(f"\n{more} ran only with options that no scenario sets; no law checked their results")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``sentinel diff``: show what changes in the numbers between two revisions."""
+"""``sentinel diff``: show which results differ between two revisions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 GROUP = "my branch"
-SUMMARY = "show what changes in the numbers between two revisions"
+SUMMARY = "show which results differ between two revisions"
 
 _EXAMPLE = """\
   sentinel diff verl pypi:0.9.0 pypi:0.9.1                   what a release changes
@@ -38,9 +38,9 @@ _EXAMPLE = """\
 
 Calls each boundary that reaches changed code with the same scenarios at both revisions: first with random scenarios,
 then with those of known bugs. A difference is shrunk to the smallest scenario and confirmed in fresh processes. Laws
-and known bugs decide whether it is better or worse. Changed lines that did not run, and changed signal functions that
-no boundary reaches, are listed as not examined. Results are printed as soon as they are known: changed functions
-first, then their callers, nearest first. Ctrl-C and SIGTERM end the command and keep the finished results.
+and known bugs determine whether the change is better or worse. Changed lines that did not run, and changed signal
+functions that no boundary calls, are listed as not examined. Results are printed as soon as they are known: changed
+functions first, then their callers, nearest first. Ctrl-C and SIGTERM end the command and print the finished results.
 exit status: 0 no difference where it was examined, 1 a boundary differs, 2 nothing was examined, 130 interrupted
 """
 
@@ -48,15 +48,15 @@ exit status: 0 no difference where it was examined, 1 a boundary differs, 2 noth
 def declare(commands: Commands) -> None:
     parser = command(commands, "diff", _diff, SUMMARY, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("before", metavar="A", help="a ref")
+    parser.add_argument("before", metavar="A", help="the first ref")
     parser.add_argument(
-        "after", metavar="B", nargs="+", help="two or more refs; each is compared with the previous one"
+        "after", metavar="B", nargs="+", help="one or more refs; each is compared with the previous one"
     )
     boundary_option(parser)
     parser.add_argument(
         "--examples", metavar="N", type=int, default=100, help="scenarios for each boundary (default: 100)"
     )
-    parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
+    parser.add_argument("--seed", metavar="S", type=int, default=0, help="seed of the random scenarios (default: 0)")
     parser.add_argument("--worse", action="store_true", help="exit with status 1 only if a boundary is worse")
     settings_options(parser)
     parser.add_argument(
@@ -99,7 +99,7 @@ def _diff(arguments: argparse.Namespace) -> int:
             try:
                 for compared in comparison.run():
                     outcomes.append(compared)
-                    _tell_answer(arguments, comparison, outcomes, notify)
+                    _print_boundary(arguments, comparison, outcomes, notify)
             except KeyboardInterrupt:
                 interrupted = True
             outcomes = comparison.settle(outcomes)
@@ -115,8 +115,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """Return the data that several comparisons use together, and each ref's tree. Return None if a ref is not a git
-    ref."""
+    """Return a cache that the comparisons share, and each ref's git tree; None if any ref is not a git ref."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)
@@ -124,13 +123,13 @@ def _shared(
     return Shared(Code(target, stack.enter_context(closing(GitTrees(mirror))))), trees
 
 
-def _tell_answer(
+def _print_boundary(
     arguments: argparse.Namespace,
     comparison: Comparison,
     outcomes: Sequence[BoundaryDiff],
     notify: Callable[[str], None],
 ) -> None:
-    """Print the result for one boundary; on standard error if standard output is JSON or Markdown."""
+    """Print the result of the last compared boundary; with ``--json`` or ``--markdown``, on standard error."""
     compared = outcomes[-1]
     if arguments.json or arguments.markdown:
         if compared.state != "same code":

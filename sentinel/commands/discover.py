@@ -1,4 +1,4 @@
-"""``sentinel discover``: search the boundaries of a target for scenarios that break a law."""
+"""``sentinel discover``: search for scenarios in which a target's boundaries break a law."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ _EXAMPLE = """\
   sentinel discover slime --examples 2000 --seed 7          reproducible on every machine
   sentinel discover skyrl --ref path:~/src/SkyRL            a working tree
 
-Findings are shrunk and measured again in a fresh process. Differences of numbers are also measured in float64; those
-that vanish there are rounding. Ctrl-C ends the search and shows its findings.
+Findings are shrunk and confirmed in a fresh process. Numerical differences are repeated in float64; a difference that
+vanishes there is rounding, and is not reported. Ctrl-C ends the search and prints its findings.
 exit status: 0 no findings, 1 findings, 2 nothing could be searched
 """
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-#: Print at most this many reasons why boundaries were not searched, and name at most this many boundaries per reason.
+#: Maximum number of printed reasons why boundaries were not searched, and of boundaries named for each reason.
 _MOST, _NAMED = 8, 3
 
 
@@ -66,10 +66,10 @@ def declare(commands: Commands) -> None:
     boundary_option(parser)
     parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these laws")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--budget", metavar="TIME", type=_seconds, help="such as 60s (the default), 10m, 1h")
+    length.add_argument("--budget", metavar="TIME", type=_seconds, help="time to search: 60s (default), 10m, 1h")
     length.add_argument("--examples", metavar="N", type=_count, help="try exactly this many scenarios")
     parser.add_argument(
-        "--seed", metavar="S", type=int, help="repeat a search: exactly the same scenarios in the same order"
+        "--seed", metavar="S", type=int, help="seed of the scenarios, to repeat a search exactly (default: random)"
     )
     parser.add_argument(
         "--save", metavar="DIR", nargs="?", const=".", type=Path, help="write each new finding as a recipe (default: .)"
@@ -87,7 +87,7 @@ def _seconds(text: str) -> float:
 
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of scenarios")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of scenarios; write 1 or more")
     return int(text)
 
 
@@ -131,7 +131,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         )
         if not search.searches:
             raise NothingExamined(
-                f"no boundary of {target.name} that --boundary selects has a law that --law selects; "
+                f"{target.name}: no law that --law selects applies to a boundary that --boundary selects; "
                 f"`sentinel list boundaries {target.name}` shows both"
             )
         seconds = (arguments.budget or 60.0) if arguments.examples is None else None
@@ -179,7 +179,7 @@ def _show(
     for number, item in enumerate(findings, 1):
         echo(_described(number, item, saved.get(number - 1), open_target))
     for subject, dialect in done.stale:
-        echo(f"\nobsolete dialect: {subject.boundary} no longer differs from {dialect.name}: {dialect.reason}")
+        echo(f"\nobsolete dialect: {subject.boundary} no longer differs in {dialect.name}: {dialect.reason}")
     commit = open_target.checkout.commit or open_target.checkout.version or open_target.checkout.tree[:12]
     new = sum(1 for item in findings if item.known_as == ())
     left = sum(1 for item in findings if item.known_as is None)
@@ -213,7 +213,7 @@ def _show_dialects(done: Discovery) -> None:
 
 
 def _reason(item: Omission) -> str:
-    """Return why a boundary was not searched, without the boundary's name, so that equal reasons can be grouped."""
+    """Return why a boundary was not searched, without the boundary's name, so that boundaries can be grouped by it."""
     return item.reason.replace(item.boundary, "the function")
 
 

@@ -21,8 +21,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _REPORT = "report_"
 _ENTRIES = "sentinel.commands"
 
-#: The headings of ``sentinel --help`` in their order. ``ENTRIES`` are the three main uses. Groups that other packages
-#: define follow at the end.
+#: The headings of ``sentinel --help``, in order. ``ENTRIES`` are the three main uses. Groups of other packages come
+#: last.
 ENTRIES = ("my branch", "my own loss", "my run")
 HEADINGS = (*ENTRIES, "begin", "search", "publish", "tidy")
 
@@ -82,11 +82,11 @@ def find_commands(notify: Callable[[str], None] = lambda line: None) -> dict[str
 
 
 def _foreign(entry: metadata.EntryPoint) -> Found:
-    """Return the command that another package defines. Its module must be imported."""
+    """Import the module of another package's command, and return the command. Raise SentinelError if it is unusable."""
     module = Found(entry.name, "", "", entry.value).load()
     for name in ("GROUP", "SUMMARY", "declare"):
         if not hasattr(module, name):
-            raise SentinelError(f"the command {entry.name} ({entry.value}) has no {name}")
+            raise SentinelError(f"the command {entry.name} ({entry.value}) does not define {name}")
     return Found(entry.name, module.GROUP, module.SUMMARY, entry.value)
 
 
@@ -105,7 +105,8 @@ def _module(file: Path) -> str:
 
 
 def _described(file: Path) -> Found | None:
-    """Read a command module's constants from its source, because importing all commands takes half a second."""
+    """Return the command that a module defines, or None. Read the module's source, because importing all commands takes
+    half a second."""
     constants = {
         node.targets[0].id: node.value.value
         for node in ast.parse(file.read_text(encoding="utf-8")).body

@@ -35,7 +35,7 @@ GROUP = "begin"
 SUMMARY = "check that everything that a run needs is installed"
 
 _EXAMPLE = """\
-  sentinel doctor          each requirement with ok, note or missing, and advice
+  sentinel doctor          each requirement: ok, note (optional) or missing, with advice
   sentinel doctor --json
 
 exit status: 1 if something is missing that every run needs
@@ -43,7 +43,7 @@ exit status: 1 if something is missing that every run needs
 _LITTLE = 2_000_000_000
 _WAIT = 120
 
-#: Run in a separate process, because torch must not initialise CUDA here or in a process that forks.
+#: This code runs in a separate process, because torch must not initialise CUDA here or in a process that forks.
 _DEVICES = """
 import json, torch
 names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
@@ -91,10 +91,10 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _next(checks: Sequence[Check]) -> str:
-    """Return advice on the next step: what to repair first, which mirror to add, or which run to start."""
+    """Return the next step for the user: what to install or repair, or which run to start."""
     for check in checks:
         if check.state == "missing":
-            return f"{check.advice}; then `sentinel doctor` again"
+            return f"{check.advice}; then run `sentinel doctor` again"
     mirrors = [mirror.target for mirror in MirrorStore().list() if mirror.whole]
     if mirrors:
         target = mirrors[0]
@@ -124,7 +124,7 @@ def _python() -> Iterator[Check]:
 
 
 def _worker() -> Iterator[Check]:
-    """Start a worker process, and check its torch and numpy."""
+    """Start a worker process, and report the versions of its torch and numpy, or what is missing."""
     preload = [name for target in catalog.bundled_catalog().targets.values() for name in target.preload]
     preloader = client.Preloader(client.Options(), preload)
     try:
@@ -145,7 +145,7 @@ def _worker() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """Check the packages that frameworks need. Recipes that need a missing package cannot be checked."""
+    """Check the packages of the extra ``targets``, which frameworks import. Without them, some recipes cannot run."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -161,7 +161,7 @@ def _extras() -> Iterator[Check]:
             continue
         version = _version(requirement.name)
         if version is None or not requirement.specifier.contains(version, prereleases=True):
-            lacking.append(f"{requirement.name}{requirement.specifier}{f' (is {version})' if version else ''}")
+            lacking.append(f"{requirement.name}{requirement.specifier}{f' (installed: {version})' if version else ''}")
         else:
             there.append(f"{requirement.name} {version}")
     text = f"without {', '.join(lacking)}" if lacking else ", ".join(there)
@@ -201,7 +201,7 @@ def _mirrors() -> Iterator[Check]:
     mirrors = {mirror.target: mirror for mirror in MirrorStore().list()}
     good = [name for name, mirror in mirrors.items() if mirror.whole]
     lacking = [name for name in sorted(catalog.bundled_catalog().targets) if name not in good and name != "demo"]
-    advice = f"`sentinel mirror add {lacking[0]}` to check its git refs" if lacking else ""
+    advice = f"run `sentinel mirror add {lacking[0]}` to check its git refs" if lacking else ""
     names = ", ".join(good) or "none"
     yield Check("mirrors", f"{names}; not {', '.join(lacking)}" if lacking else names, advice)
     for name, mirror in mirrors.items():
@@ -269,7 +269,7 @@ def _sandbox(chosen: str) -> Iterator[Check]:
         yield Check("other interpreters", "start in containment (--sentinel-python, --python)")
     else:
         fix = "use --sentinel-python only with environments whose code you trust"
-        yield Check("other interpreters", f"not contained until they have started: {reason}", fix)
+        yield Check("other interpreters", f"not contained while they start: {reason}", fix)
 
 
 def _device() -> Iterator[Check]:

@@ -13,7 +13,7 @@ from sentinel.reports.store import file_name, recorded
 
 
 def evidence_of(recipe: Recipe, folder: Path) -> Collection[Mapping[str, Any]]:
-    """Return the evidence of a recipe in a folder. Print a warning about unreadable files."""
+    """Return the evidence of a recipe in a folder. Print an error for each unreadable file, and skip it."""
     place = PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))
     try:
         return recorded(folder, under=place, on_error=print_error).values()

@@ -30,7 +30,7 @@ _EXAMPLE = """\
   sentinel list                      the targets
   sentinel list recipes verl         the known bugs of one target
   sentinel list boundaries roll      the functions that recipes can call, with their contracts
-  sentinel list contracts            what can be checked, with two lines for a function of your own
+  sentinel list contracts            the contracts, each with example code that checks your own function
 """
 _TARGETS = """\
   sentinel list targets --json
@@ -57,9 +57,9 @@ def declare(commands: Commands) -> None:
     for name, of in _TEXTS.items():
         option = f"--{name.replace('_', '-')}"
         recipes.add_argument(option, metavar="TEXT", help=f"only recipes whose {of} contains TEXT")
-    recipes.add_argument("--markdown", action="store_true", help="as a Markdown index, grouped by law")
+    recipes.add_argument("--markdown", action="store_true", help="print a Markdown index, grouped by law")
     boundaries.declare(own)
-    contracts = command(own, "contracts", _contracts, "list contracts, or the inputs of one", _CONTRACTS)
+    contracts = command(own, "contracts", _contracts, "list contracts, or one contract with its inputs", _CONTRACTS)
     contracts.add_argument("contract", metavar="GLOB", nargs="?", default="*", help="only contracts with these names")
     json_option(contracts)
 
@@ -89,7 +89,7 @@ def _echo_rows(headings: Sequence[str], rows: list[dict[str, Any]], arguments: a
     return 0
 
 
-#: Fields of recipes -> help text of the option that selects recipes by the field's value.
+#: Fields of recipes -> the noun in the help of the option that selects recipes by the field's value.
 _FILTERS = {
     "law": "a law that the bug breaks",
     "contract": "the contract",
@@ -102,7 +102,7 @@ _FILTERS = {
     "status": "the status upstream (open, merged, closed, unreported, removed)",
 }
 
-#: Fields of recipes -> help text of the option that selects recipes by a part of the field.
+#: Fields of recipes -> the noun in the help of the option that selects recipes by a part of the field's value.
 _TEXTS = {
     "affects": "`affects` (the affected configurations)",
     "introduced_by": "`introduced_by` (a commit or pull request)",
@@ -191,7 +191,7 @@ def _row(recipe: Recipe) -> dict[str, Any]:
 
 
 def _contracts(arguments: argparse.Namespace) -> int:
-    """Print one contract with its inputs, or several contracts with one line each."""
+    """Print the selected contracts. If there is only one, print also its inputs and observed keys."""
     catalog, _ = catalog_and_settings(arguments)
     bound = Counter(binding.contract for target in catalog.targets.values() for binding in target.bindings)
     contracts = [item for name, item in sorted(catalog.contracts.items()) if fnmatchcase(name, arguments.contract)]
@@ -206,7 +206,7 @@ def _contracts(arguments: argparse.Namespace) -> int:
             echo(f"{contract.name}: {contract.summary}")
             for line in example_of(contract) if contract.laws else ():
                 echo(f"    {line}")
-        echo("\n`sentinel list contracts NAME` explains the inputs; docs/own.md explains the check of a function.")
+        echo("\n`sentinel list contracts NAME` explains the inputs; docs/own.md explains how to check a function.")
         return 0
     row = _contract(contracts[0], bound[contracts[0].name])
     echo(f"{row['contract']}: {contracts[0].summary}\ndefinition: {row['source']}")

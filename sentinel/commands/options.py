@@ -21,9 +21,9 @@ from sentinel.targets import Target
 DISTRIBUTION = "rl-sentinel"
 
 
-#: Options for how a target's code is obtained and run.
+#: Names of the options that determine how a target's code is found and run.
 PROBING = ("recipes", "python", "repo-url", "device", "timeout", "sandbox")
-#: Options for the folders of evidence: the last run's, and the accepted baseline.
+#: Names of the options for folders of evidence: that of the last run, and the accepted baseline.
 EVIDENCE = ("report-dir", "baseline")
 
 
@@ -41,7 +41,7 @@ def settings_options(parser: argparse.ArgumentParser, *names: str, without: str 
 
 
 def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
-    """Return the catalog, and the current folder's settings with the command line's overrides."""
+    """Return the catalog, and the settings: options of the command line, then those of the current folder's file."""
     from sentinel.recipes.catalog import bundled_catalog
 
     catalog = _with_plugins(bundled_catalog())
@@ -54,7 +54,7 @@ RUN = ("report-dir", "a run's evidence", "sentinel-reports")
 
 
 def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, text: str, default: str) -> None:
-    """Add an option for a folder of evidence to a command."""
+    """Add an option ``flag`` for a folder of evidence to a command. ``option`` is the setting that is its default."""
     text = f"{text} (default: the setting {option}, or else {default})"
     parser.add_argument(flag, dest=option.replace("-", "_"), metavar="DIR", help=text)
 
@@ -66,7 +66,7 @@ def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets: Sequence[str]) -> Settings:
-    """Return the values of these options. Other settings of the current folder are ignored."""
+    """Return settings with only these options read; all others have their defaults."""
     values, file = read_file(Path.cwd())
     line = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
     values = {name: value for name, value in values.items() if name in names}

@@ -23,8 +23,8 @@ GROUP = "publish"
 SUMMARY = "write and check recipes"
 
 _CHECK = """\
-  sentinel recipe check MY-BUG.yaml      every error and warning as file:line:column
-  sentinel recipe check recipes/         every recipe below a folder
+  sentinel recipe check MY-BUG.yaml      list every error and warning with file:line:column
+  sentinel recipe check recipes/         check every recipe below a folder
 """
 _NEW = """\
   sentinel recipe new MY-BUG --target verl --boundary verl.trainer.ppo.core_algos.agg_loss
@@ -77,7 +77,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _fixes_of(path: Path) -> list[Path]:
-    """Return the fix files below a folder or next to a recipe. For a fix file, return only this file."""
+    """Return the fix files below a folder, or the one of a recipe file. A fix file is returned itself."""
     if path.is_dir():
         return sorted(path.rglob(f"*{SUFFIX}"))
     fix = path if path.name.endswith(SUFFIX) else path.with_name(f"{path.stem}{SUFFIX}")
@@ -117,7 +117,7 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
 
 
 def _create(file: Path, text: str) -> None:
-    """Create a file with this text. An existing file is never overwritten, and no incomplete file is left."""
+    """Create a file with this text. Raise SentinelError if the file exists; if writing fails, remove the file."""
     try:
         if file.is_file() and not file.stat().st_size:  # left by a command that was killed before it wrote anything
             file.unlink()

@@ -1,4 +1,4 @@
-"""``sentinel report``: show the results of runs and sweeps. Other kinds of report are modules ``report_KIND``."""
+"""``sentinel report``: show the results of runs and sweeps. Further subcommands are modules named ``report_KIND``."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ _EXAMPLE = """\
   sentinel report changes --format markdown >> "$GITHUB_STEP_SUMMARY"
   sentinel report changes --no-bisect --json
 
-If a bug appeared or was fixed between the recorded commit and the run's, the commit is searched by bisection. To accept
-the new results: `sentinel report accept`. To guard a branch, use pytest's --sentinel-against.
+If a bug appeared or was fixed between the recorded commit and the run's commit, the responsible commit is found by
+bisection. `sentinel report accept` accepts the new results. To check a branch, use pytest's --sentinel-against.
 exit status: 0 nothing changed, 1 something changed, 2 nothing could be compared
 """
 
@@ -36,8 +36,8 @@ def declare(commands: Commands) -> None:
     text = "list a run's differences from the baseline"
     parser = command(commands, "changes", _changes, text, _EXAMPLE)
     evidence_option(parser, "--from", *RUN)
-    evidence_option(parser, "--baseline", "baseline", "what is recorded", "reports")
-    parser.add_argument("--no-bisect", action="store_true", help="do not search for the commits")
+    evidence_option(parser, "--baseline", "baseline", "the recorded evidence", "reports")
+    parser.add_argument("--no-bisect", action="store_true", help="do not search for the responsible commits")
     parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
     settings_options(parser, "recipes")
     json_option(parser)
@@ -74,8 +74,8 @@ def _changes(arguments: argparse.Namespace) -> int:
 
 
 def _basis(source: Path, baseline: Path) -> list[str]:
-    """Return lines that say how many verdicts were compared and recorded, and why verdicts of the run are inconclusive
-    or unavailable.
+    """Return lines with the number of compared and of recorded verdicts, and with the reasons for verdicts that are
+    inconclusive or unavailable.
 
     :raises NothingExamined: if no verdict of the run is conclusive, or nothing is recorded.
     """

@@ -1,4 +1,4 @@
-"""``sentinel report refresh``: measure recorded verdicts again if their binding, contract or recipe has changed."""
+"""``sentinel report refresh``: decide recorded verdicts again if their binding, contract or recipe has changed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _EXAMPLE = """\
   sentinel report refresh                  decide them again, and write the new results
 
 An entry is stale if the digest of its binding, contract or recipe has changed, or its pin expects another verdict.
-Changes of prose do not count. Pins of a recorded target without an entry are listed too.
-exit status: 0 nothing is stale or missing (any more), 1 something is, 2 nothing is recorded, or an entry is not valid
+A changed title, reason or message does not count. Pins without an entry are listed too, if their target has entries.
+exit status: 0 no entry is stale or missing at the end, 1 some are, 2 nothing is recorded or an entry is not valid
 """
 
 
@@ -44,8 +44,8 @@ class Stale:
 
 def declare(commands: Commands) -> None:
     parser = command(commands, "refresh", _refresh, "decide stale entries of the baseline again", _EXAMPLE)
-    parser.add_argument("--check", action="store_true", help="only list them")
-    evidence_option(parser, "--baseline", "baseline", "what is recorded", "reports")
+    parser.add_argument("--check", action="store_true", help="only list the stale entries")
+    evidence_option(parser, "--baseline", "baseline", "the recorded evidence", "reports")
     parser.add_argument("--target", metavar="NAME", action="append", help="only these targets (default: all)")
     settings_options(parser, *(name for name in PROBING if name != "repo-url"))
 
@@ -77,7 +77,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
 
 
 def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
-    """Return the entries to measure again, the number of stale entries that need a newer Python, and the number of all
+    """Return the entries to decide again, the number of stale entries that need a newer Python, and the number of all
     entries.
 
     :raises SentinelError: if an entry is not valid.
@@ -102,13 +102,13 @@ def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace
 
 
 def _python_of(facts: lines.Facts) -> tuple[int, ...]:
-    """Return the Python version with which an entry was measured."""
+    """Return the Python version with which an entry was decided."""
     text = str(facts.get("environment", {}).get("python", ""))
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
 def _runs(stale: list[Stale], recipes: lines.Recipes) -> Iterator[list[str]]:
-    """Yield the arguments of the pytest runs that measure these entries again."""
+    """Yield the arguments of each pytest run that is needed to decide these entries again."""
     for target in sorted({entry.target for entry in stale}):
         here = [entry for entry in stale if entry.target == target]
         pinned = [entry for entry in here if _is_pin(entry, recipes)]

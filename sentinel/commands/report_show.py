@@ -1,4 +1,4 @@
-"""``sentinel report show``: print all recorded data of one verdict."""
+"""``sentinel report show``: print the evidence of one recorded verdict."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _EXAMPLE = """\
   sentinel report show VERL-REJECTED-ROW-GRPO git:main
   sentinel report show verl.trainer.ppo.core_algos.agg_loss::finite_in_finite_out git:main   a broken law
 
-A baseline has one line for each verdict. The document adds the parts that follow from the recipe: scenario, expected
-values, comparison. It cannot be printed if the recipe's digest has changed.
+A baseline has one line for each verdict. The document adds what can be derived from the recipe: scenario, expected
+values, comparison. If the recipe has changed since, the document cannot be printed.
 """
 
 
 def declare(commands: Commands) -> None:
-    parser = command(commands, "show", _show, "print the whole document of a recorded verdict", _EXAMPLE)
+    parser = command(commands, "show", _show, "print the evidence document of a recorded verdict", _EXAMPLE)
     parser.add_argument("subject", metavar="SUBJECT", help="a bug id, or BOUNDARY::LAW")
     parser.add_argument(
         "ref", metavar="REF", nargs="?", help="required if several refs are recorded; a sha may be abbreviated"

@@ -1,4 +1,4 @@
-"""``sentinel show``: show a bug with its story, scenario, values and verdicts."""
+"""``sentinel show``: print a known bug with its story, scenario, expected values and verdicts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sentinel.reports.store import holds_evidence
 from sentinel.settings import Settings
 
 GROUP = "begin"
-SUMMARY = "show a bug: story, scenario, values, last verdicts"
+SUMMARY = "show a known bug: story, scenario, values, verdicts"
 
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
@@ -65,7 +65,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
-    """Return the recipes about an upstream pull request or, if there are none, about an issue with this number."""
+    """Return the recipes about the upstream pull request with this number or, if there are none, about the issue."""
     recipes = find_recipes(catalog)
     for kind in ("pull", "issue"):
         found = [recipe for recipe in recipes if str(recipe.upstream.get(kind, "")) == number]
@@ -133,7 +133,7 @@ def _expectations(recipe: Recipe) -> None:
 
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
-    """Return the recorded verdicts, by ref and by folder."""
+    """Return the recorded verdicts: ref -> name of the report folder -> verdict."""
     verdicts: dict[str, dict[str, str]] = {}
     for name, folder in folders.items():
         for document in evidence_of(recipe, folder):

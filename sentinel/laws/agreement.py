@@ -44,7 +44,7 @@ LARGEST = {
 
 LARGEST_EXPONENT = {dtype: math.log(largest) for dtype, largest in LARGEST.items()}
 
-#: Domains of inputs in nats, which formulas exponentiate.
+#: Domains of the inputs that are in nats. Formulas exponentiate them.
 NATS = ("log_prob", "log_ratio")
 
 #: The dtype assumed for a Python float, which is usually ``tensor.item()`` of a float32 tensor.
@@ -76,8 +76,8 @@ class Scale:
     dtype: str
 
     def bound(self, dtype: str) -> float:
-        """Return the largest difference between two values of a float dtype that rounding explains. Return 0 for other
-        dtypes."""
+        """Return the largest difference between two values of this dtype that rounding explains; 0 if it is not a float
+        dtype."""
         if dtype not in FLOATS:
             return 0.0
         epsilon = max(EPSILON[dtype], EPSILON.get(self.dtype, 0.0))
@@ -86,10 +86,10 @@ class Scale:
         return roundings * self.count * condition * epsilon * self.magnitude
 
     def limit(self, dtype: str) -> float:
-        """Return the magnitude up to which a correct value must not give an infinite result.
+        """Return the limit above which an infinite result is accepted as overflow of a correct value.
 
-        Above this limit, an infinite result is accepted as overflow. The limit is 0 (every infinite result is accepted)
-        if the square of a sum of N inputs overflows, as it easily does in float16.
+        If the correct value is smaller, an infinite result is an error. The limit is 0 (every infinite result is
+        accepted) if the square of a sum of N inputs overflows, as it easily does in float16.
         """
         if dtype not in FLOATS:
             return math.inf
@@ -99,7 +99,7 @@ class Scale:
 
 
 def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
-    """Return the scale for comparing these observations, which were computed from these inputs."""
+    """Return the scale of these inputs and of the observations that were computed from them."""
     contract = case.contract
     count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
     ids: set[int] = set()
@@ -167,7 +167,7 @@ class Match:
     :ivar rows: indices of the corresponding rows in the first variant and, in the same order, in the second; None if
         all rows correspond.
     :ivar columns: the same for tokens.
-    :ivar scalars: whether scalars, which belong to the whole batch, are compared too.
+    :ivar scalars: True if scalars are compared too. They belong to the whole batch.
     """
 
     rows: tuple[Indices, Indices] | None = None
@@ -215,7 +215,7 @@ def difference(
     counts: Flags | None = None,
     slack: Numbers | float = 0.0,
 ) -> Difference | None:
-    """Return the element that violates ``|observed - demanded| <= bound + slack`` most; None if all satisfy it.
+    """Return the largest violation of ``|observed - demanded| <= bound + slack``; None if all elements satisfy it.
 
     Two kinds of positions are not compared: those whose right value is not finite, and infinities that
     :meth:`Scale.limit` accepts.
@@ -250,9 +250,9 @@ def same(
 ) -> list[Violation]:
     """Compare the observations of two variants at corresponding rows and tokens, and return the violations.
 
-    The oracle's values, if there are any, determine how much each key should change between the variants. A key whose
-    oracle values differ by more than rounding error is skipped. For every other key, the observed values may differ by
-    the rounding bound plus the difference of the oracle's values.
+    If there is an oracle, its values determine how much each key should change between the variants. If they differ by
+    more than rounding error, the key is skipped. Otherwise the observed values may differ by the rounding bound plus
+    the difference of the oracle's values.
 
     :param prefix: the text with which the detail of every violation begins.
     :raises DoesNotApply: if nothing in the observation can be compared.
@@ -383,7 +383,7 @@ def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, An
 
 @dataclass(frozen=True)
 class Answer:
-    """The framework's values and the oracle's values of one observed key.
+    """The values of one observed key, from the framework and from the oracle.
 
     :ivar observed: the framework's values.
     :ivar demanded: the oracle's values.

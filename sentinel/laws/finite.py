@@ -22,8 +22,8 @@ def finite_in_finite_out(case: Case) -> Iterator[Violation]:
     """Check that every output, gradient and metric at valid positions is finite if every input is finite.
 
     An infinity is accepted in two cases: the oracle's value is infinite too, or N times the oracle's value overflows
-    the coarsest dtype of inputs and outputs, because the framework may sum a batch of N numbers. Without an oracle
-    every number must be finite. On masked tokens an output may be any number except NaN, because 0 times NaN is NaN.
+    the coarsest dtype of inputs and outputs, because the framework may sum a batch of N numbers. Without an oracle,
+    every number must be finite. On masked tokens, an output may have any value except NaN, because 0 times NaN is NaN.
 
     Catches the exponential of a large log-ratio that is masked too late (slime #2198), a division by a temperature of 0
     (slime #2197), a coefficient of 0 that is multiplied by infinity (slime #2258), and 0 / 0 for a prompt whose

@@ -33,9 +33,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def every_knob_counts(case: Case) -> Iterator[Violation]:
     """Check that changing a configuration option changes the result, if it changes the oracle's result.
 
-    An option has no effect if all outputs and gradients stay equal bit by bit. An option with a wrong effect does not
-    break this law, but ``the_oracle_agrees``. Catches sampling parameters that are ignored (ROLL's), a length check
-    that never fires (SkyRL #81), and a divisor that an aggregation mode ignores (verl #5417).
+    An option has no effect if all outputs and gradients stay equal bit by bit. If the effect is wrong, the law
+    ``the_oracle_agrees`` reports it instead. Catches sampling parameters that are ignored (ROLL's), a length check that
+    is never executed (SkyRL #81), and a divisor that an aggregation mode ignores (verl #5417).
     """
     first, others = first_two(case)
     if not case.oracle:
@@ -75,8 +75,7 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
 
 
 def _turned(one: Inputs, other: Inputs) -> tuple[str, str]:
-    """Return the options that differ between two variants as two texts: their names, and their names with both
-    values."""
+    """Return two texts about the options that differ between two variants: names, and names with both values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants must differ in configuration options, and in nothing else")

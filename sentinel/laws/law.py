@@ -37,7 +37,7 @@ class Case:
     coarsest: str = ""
 
     def without(self, keys: Collection[str]) -> Case:
-        """Return a copy without these keys in its observations."""
+        """Return a copy of the case without these observed keys."""
         observation = {
             variant: {key: value for key, value in values.items() if key not in keys}
             for variant, values in self.observation.items()
@@ -75,9 +75,9 @@ class Law:
     :ivar oracle_optional: True if the law also applies without an oracle, but then checks less.
     :ivar vary: ``vary(contract, inputs, choose) -> {variant: inputs}``: returns the variants to compare. The first is
         the scenario itself, named :data:`BASELINE`. None if the law needs only one call, whose variant is named ``""``.
-    :ivar watches: True if the check needs :attr:`Case.effects`.
+    :ivar watches: True if the check needs the side effects of the call (:attr:`Case.effects`).
     :ivar twin: for a law about two implementations, the name of the variant that calls the second one.
-    :ivar by_algorithm: True if the definitions of some algorithms in a family contradict the law.
+    :ivar by_algorithm: True if some algorithms break the law by definition. It is not checked on registered functions.
     :raises DoesNotApply: ``check`` and ``vary`` raise it if the law does not apply to the scenario.
     """
 
@@ -112,7 +112,7 @@ class Law:
 
 
 def law(statement: str, **flags: Any) -> Callable[[Callable[[Case], Iterable[Violation]]], Law]:
-    """Return a decorator for functions that yield violations. It turns the function into a law of the same name."""
+    """Return a decorator that makes a law from a function that yields violations. The law has the function's name."""
 
     def record(function: Callable[[Case], Iterable[Violation]]) -> Law:
         @wraps(function)

@@ -79,8 +79,8 @@ def row_count(contract: Contract | None, inputs: Inputs) -> int:
 
 
 def over(valid: Flags, dimensions: int) -> Flags:
-    """Append dimensions of size 1 to a mask of rows or tokens until it has this number of dimensions, so that it
-    broadcasts."""
+    """Return a mask of rows or tokens with dimensions of size 1 appended, so that it broadcasts to an array with this
+    number of dimensions."""
     return valid.reshape(*valid.shape, *[1] * (dimensions - valid.ndim))
 
 
@@ -98,7 +98,7 @@ def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -
 
 
 def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """Select rows and columns of an array or list. A dimension that the value does not have is ignored."""
+    """Return these rows and token columns of a tensor (as an array) or list. Dimensions that it lacks are ignored."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):
@@ -131,7 +131,7 @@ def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indice
 
 
 def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]]:
-    """Return one hashable key per row, made of the row's entries in all inputs."""
+    """Return one hashable key per row: the row's entries in all inputs."""
     columns: list[list[Any]] = []
     for name, value in inputs.items():
         if axes(contract, inputs, name)[:1] == ("batch",):
@@ -143,7 +143,7 @@ def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]
 
 
 def like(value: Tensor, array: npt.NDArray[Any], dtype: str = "") -> Tensor:
-    """Return a copy of a tensor literal with the values of ``array``, and with ``dtype`` if it is given."""
+    """Return a copy of a tensor literal with the values of ``array``. Its dtype stays, unless ``dtype`` is given."""
     made = from_array(array, dtype or value.dtype)
     return replace(value, dtype=made.dtype, shape=made.shape, data=made.data)
 

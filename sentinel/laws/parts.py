@@ -15,7 +15,7 @@ from sentinel.values.literals import Tensor
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Make variants that split the batch into microbatches or ranks, as the contract defines them."""
+    """Make one variant for each microbatch or rank of the batch, as the contract defines them."""
     if contract.parts is None:
         raise DoesNotApply("the contract does not define parts of a batch")
     parts = contract.parts(inputs, choose)

@@ -33,8 +33,8 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 def twins_agree(case: Case) -> Iterator[Violation]:
     """Check that two implementations of the same computation, f and g, return the same values.
 
-    One implementation must also return the same values for float32 and float64 inputs, up to the rounding of
-    float32. (Half precision is left to the oracle, because rounding can move a ratio across a threshold.)
+    The first implementation must also return the same values for float32 and float64 inputs, up to the rounding of
+    float32. Half precision is not compared, because its rounding can move a ratio across a threshold.
 
     Catches a packed mode and a padded mode that truncate at opposite ends (verl #6372), log-probs that are recomputed
     without the temperature of the loss (AReaL #581), and a loss that is computed in a lower precision than that of its

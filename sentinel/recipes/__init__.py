@@ -38,8 +38,8 @@ __all__ = [
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
-# The code for YAML, JSON Schema and tensors is imported only when a recipe is loaded, so that it costs pytest runs
-# without Sentinel no time.
+# The code for YAML, JSON Schema and tensors is imported only when a recipe is loaded, so that pytest runs without
+# Sentinel do not become slower.
 
 
 def load_recipe(path: Path, catalog: Catalog) -> Recipe:
@@ -56,7 +56,7 @@ def load_recipe(path: Path, catalog: Catalog) -> Recipe:
 
 
 def load_copy(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
-    """Load the copy of a recipe in an evidence document."""
+    """Load a recipe from its copy in an evidence document."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         file = Path(folder) / "recipe.json"
         file.write_text(json.dumps(document), encoding="utf-8")
@@ -85,12 +85,13 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Iterable[str] = ()) -> list[Recipe]:
-    """Load the recipes of the catalog's folders, sorted by target and bug id.
+    """Load the recipes in the catalog's folders, and return them sorted by target and bug id.
 
     A published JSON recipe replaces the bundled recipe with the same bug id, and takes over its pins.
 
     :param targets: target names; empty for all.
     :param bug_globs: globs over bug ids; empty for all.
+    :raises NothingExamined: if a glob matches no bug id.
     """
     from sentinel.recipes.catalog import bundled
 
@@ -130,7 +131,7 @@ def _matches(recipe: Recipe, glob: str) -> bool:
 
 
 def _no_such_bug(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
-    """Return the message for a glob that matches nothing. It names the bug's target, similar ids, or a command."""
+    """Return the message for a glob without a match. It names targets with such a bug, a similar id, or a command."""
     others = sorted({item.target for item in every if _matches(item, glob)})
     if others:
         wanted = ", ".join(sorted({item.target for item in recipes})) or "the given targets"

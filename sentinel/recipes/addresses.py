@@ -26,7 +26,7 @@ class AddressError(ValueError):
 class Address:
     """A parsed address.
 
-    :ivar variants: the variant; or two variants, if it names their difference; ``("",)`` without variants.
+    :ivar variants: one variant; two for their difference; ``("",)`` if the scenario has no variants.
     """
 
     variants: tuple[str, ...]
@@ -47,7 +47,7 @@ def parse_address(
     """Parse an address.
 
     :param variants: the names of the scenario's variants; ``("",)`` if it has none.
-    :param keys: the observation keys; None if a boundary may add its own.
+    :param keys: the keys that the contract observes; None if any key is accepted.
     :raises AddressError: for an unknown variant or key, with the most similar names.
     """
     names = [name for name in variants if name]

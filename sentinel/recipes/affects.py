@@ -1,13 +1,13 @@
-"""Decide whether a training configuration has the settings under which a bug occurs (a recipe's ``affects``).
+"""Determine whether a training configuration has the settings under which a bug occurs (a recipe's ``affects``).
 
-An entry is a sentence, or ``{when: {setting: condition}, trainer: class, where: sentence}``. For the second form, all
-conditions must hold, the run must use this trainer class or a subclass of it, and ``where`` states a further condition
-on data or hardware. One entry that applies is enough. A condition is
+``affects`` is a list, of which one entry that applies is enough. An entry is a sentence, or ``{when: {setting:
+condition}, trainer: class, where: sentence}``. For the second form, all conditions must hold, the run must use this
+trainer class or a subclass of it, and ``where`` states a further condition on data or hardware. A condition is
 
 * a value (``grpo``, ``true``, ``1``), or a list of values of which one suffices;
 * ``set`` (anything but null, false and an empty text) or ``unset``;
-* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for any other value than
-  these two. The name of another setting may follow ``<`` or ``>`` in place of a number.
+* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"`` or ``"<= 1"``, in which a setting's name may replace the number;
+* ``"!= 1"``, or ``"!= k1,k2"`` for any value except these two.
 
 ``reach.when`` has conditions of the same form: those under which the framework produces the value that shows the bug.
 Each entry with settings must name the settings of ``reach.when`` too, so that a configuration can meet both.
@@ -63,7 +63,7 @@ class Affected:
 def read_affected(entry: Any) -> Affected:
     """Read one entry of a recipe's ``affects``.
 
-    An invalid entry is read as prose, so that evidence from other people can still be shown.
+    An invalid entry is read as a sentence, so that evidence from other people can still be printed.
     """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("when"), Mapping):
         return Affected(where=str(entry))
@@ -96,8 +96,7 @@ _SWITCHES = {True: ("1", "yes", "on", "y", "t"), False: ("0", "no", "off", "n", 
 def holds(condition: Any, value: str) -> bool:
     """Return True if a setting's value meets a condition.
 
-    A value may be a list or a text with commas, because options accept both. One member that meets the condition is
-    then enough.
+    If the condition is a list, or the value is a text with commas, one member that matches is enough.
 
     :param value: the value as :func:`in_text` writes it.
     """
@@ -124,7 +123,7 @@ def is_undecidable(condition: Any, value: str) -> bool:
 
 
 def can_both_hold(one: Any, other: Any) -> bool:
-    """Return True if some value of a setting meets both conditions. A bound that names another setting is ignored."""
+    """Return True if some value of a setting meets both conditions, or if one of them refers to another setting."""
     if bounding(one) or bounding(other):
         return True
     values = {value for condition in (one, other) for value in _samples(condition)}

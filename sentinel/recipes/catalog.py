@@ -44,7 +44,7 @@ class Adapter:
 class OnDemand(Mapping[str, _T]):
     """A mapping whose values are created on first access.
 
-    So an adapter that cannot be imported affects only its own target, and an unused adapter is never imported.
+    An adapter that cannot be imported therefore affects only its own target, and an unused adapter is never imported.
 
     :ivar files: key -> the file of its value, if known in advance.
     """
@@ -163,7 +163,7 @@ def _add(table: dict[str, _T], name: str, value: _T, what: str) -> None:
 def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
     """Load an adapter from its file, or from the ``__init__.py`` of its package.
 
-    :raises SentinelError: if it fails to import, has no ``TARGET`` or uses an unknown name.
+    :raises SentinelError: if it cannot be imported, has no ``TARGET`` or uses an unknown name.
     """
     digest = _digest(file)
     try:

@@ -17,7 +17,7 @@ from sentinel.values.documents import DocumentError, Place, read
 
 
 def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return a file's recipe, with all errors and warnings."""
+    """Return a file's recipe, or None if it has errors, and all errors and warnings."""
     recipe, problems = examine(path, catalog)
     try:
         findings = Findings(shown(path), read(path))
@@ -45,8 +45,8 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
-    """Yield a message for each string option whose value neither the contract nor the binding declares. The value may
-    be a typo."""
+    """Yield place and message for each string option with a value that neither the contract nor the binding declares,
+    because it may be a typo."""
     contract = catalog.contracts[recipe.contract]
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     accepts, fixed = (binding.accepts, binding.fixed) if binding else ({}, {})

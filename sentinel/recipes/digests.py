@@ -1,4 +1,4 @@
-"""Compute digests of a recipe, binding, contract and law, to detect changes that make recorded verdicts stale.
+"""Compute digests of recipes, bindings, contracts and laws, to detect changes that make recorded verdicts stale.
 
 Prose is left out: a change of docstrings, comments, titles, stories, reasons, links or messages does not make a verdict
 stale. Digests do not depend on the Python version or on where Sentinel is installed.
@@ -23,7 +23,7 @@ from sentinel.targets import Target
 from sentinel.values.literals import typed
 
 _SENTINEL = Path(__file__).resolve().parent.parent
-#: Fields of declarations that only people read.
+#: Fields of declarations that do not affect verdicts, because only people read them.
 _PROSE = ("reason", "link", "meaning", "statement", "summary", "source", "file")
 #: The variable that holds the message of a violation.
 _MESSAGE = "detail"
@@ -53,8 +53,8 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def contract_digest(contract: Contract, law: Law | None = None) -> str:
-    """Return the digest of a contract, and of a law if one is given. It covers their declarations and the code that
-    these use."""
+    """Return the digest of a contract, and of a law if one is given: of the declarations and of the code that they
+    use."""
     return _sha256("\n".join(_Walk(Path(contract.file).parent).lines((contract, law))))
 
 

@@ -1,7 +1,7 @@
-"""Read a bug's fix from ``<BUG-ID>.fix.yaml`` next to its recipe. The file does not quote upstream's code.
+"""Read a bug's fix from ``<BUG-ID>.fix.yaml`` next to its recipe.
 
-An edit names a file, its git blob id and a range of lines, and contains the new lines. Instead of edits, a fix may name
-a commit of upstream (``head``).
+A fix is a list of edits, or an upstream commit (``head``). An edit names a file, its git blob id and a range of lines,
+and contains the new lines, so the fix does not quote upstream's code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Edit:
     """A range of lines in a file, and their replacement.
 
     :ivar blob: the git blob id of the file that the lines belong to; empty for a new file.
-    :ivar first, last: the lines to remove, from 1; ``last == first - 1`` removes none.
+    :ivar first, last: the lines to remove, counted from 1; ``last == first - 1`` removes none.
     :ivar place: ``file:line:column`` of the edit in the fix.
     """
 
@@ -55,12 +55,11 @@ class Fix:
     :ivar commit: the upstream commit with the bug, to which the edits apply.
     :ivar head: the upstream commit that fixes the bug; empty if the fix consists of edits.
     :ivar wrong, cause, fix, reach, limits, related: prose for the pull request page.
-    :ivar comment: a comment for a pull request that exists already. It replaces the page.
-    :ivar numbers: observed key -> its name in upstream's terms, for the numbers that the page shows.
+    :ivar comment: a comment on an existing pull request, to be posted instead of the page.
+    :ivar numbers: observed key -> its name in the table of numbers on the page, in upstream's terms.
     :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
-    :ivar changes: boundaries, other than those of :attr:`bugs`, whose results the fix is meant to change, because they
-        run the code that it edits.
-    :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without a new trial.
+    :ivar changes: further boundaries whose results the fix is meant to change, because they run the code that it edits.
+    :ivar digest: ``sha256:<hex>`` of everything except prose. If only prose changes, no new trial is needed.
     """
 
     path: Path
@@ -139,7 +138,7 @@ def load_fix(path: Path) -> Fix:
         edits.append(Edit(edit["file"], edit.get("blob", ""), first, last, edit["new"], place("edits", number)))
     prose = {name: " ".join(data[name].split()) for name in ("wrong", "cause", "fix", "reach")}
     tried = [data.get(name) for name in ("bugs", "commit", "head", "edits", "regression")]
-    tried += [data["changes"]] if "changes" in data else []  # without it, the digest is as in older evidence
+    tried += [data["changes"]] if "changes" in data else []  # so that digests in older evidence stay valid
     return Fix(
         path=path,
         digest=f"sha256:{hashlib.sha256(json.dumps(tried, sort_keys=True).encode()).hexdigest()}",
@@ -161,7 +160,7 @@ def load_fix(path: Path) -> Fix:
 
 
 def find_fixes(catalog: Catalog, target: str) -> list[Fix]:
-    """Load the fixes of a target."""
+    """Return all fixes of a target."""
     folders = dict.fromkeys(folder / target for folder in catalog.recipe_folders)
     return [load_fix(path) for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
 
@@ -208,7 +207,10 @@ def _with(before: bytes, edits: Iterable[Edit]) -> bytes:
 
 
 def diff(files: Mapping[str, tuple[bytes, bytes]], context: int = 3) -> str:
-    """Return a unified diff that ``git apply`` accepts."""
+    """Return a unified diff that ``git apply`` accepts.
+
+    :param files: path -> (content before, content after); an empty content before means a new file.
+    """
     parts = []
     for file, (before, after) in files.items():
         old, new = (text.decode("utf-8").splitlines(keepends=True) for text in (before, after))

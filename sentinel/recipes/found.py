@@ -1,4 +1,4 @@
-"""Make a recipe from a scenario that breaks a law, which a search found."""
+"""Create a recipe from a scenario in which a search found a broken law."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def found_recipe(
     """Return a recipe document for a scenario that breaks a law.
 
     :param variants: name of a further variant -> the inputs that differ from ``scenario``.
-    :param details: the violations: the key of each wrong value, and the difference from the right one.
+    :param details: (key, detail) of each violation: the observed key, and how its value is wrong.
     :param pin: the ref at which the scenario was found; empty if no immutable ref names this code.
     :param name: the bug id.
     """

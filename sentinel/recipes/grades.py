@@ -1,4 +1,4 @@
-"""Derive from a recipe how a training run triggers the bug, how realistic the trigger is, and the root cause."""
+"""Read from a recipe how a training run triggers the bug, how realistic that is, and the bug's root cause."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: The grades from the most realistic (a run with default settings triggers the bug) to the least (no run does).
+#: How realistic a bug is, from the most (a run with default settings triggers it) to the least (no run can).
 REALISMS = ("default", "configuration", "fault", "unreachable")
 SEVERITIES = ("high", "medium", "low")
 
@@ -44,7 +44,7 @@ def grade(document: Mapping[str, Any]) -> str:
 
 
 def describe_reach(document: Mapping[str, Any]) -> str:
-    """Return how a training run triggers the bug, and which code makes the value that triggers it."""
+    """Return as text how a run triggers the bug, and which code produces the triggering value; empty if not known."""
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
         return ""
@@ -58,7 +58,7 @@ def root(document: Mapping[str, Any]) -> str:
 
 
 def by_root(items: Iterable[T], about: Callable[[T], tuple[str, Mapping[str, Any]]]) -> list[list[T]]:
-    """Group recipes by root cause. Sort the groups, and the recipes of each group, by severity.
+    """Return recipes grouped by root cause. The groups, and the recipes of each group, are sorted by severity.
 
     :param about: returns the target and the document of a recipe.
     """

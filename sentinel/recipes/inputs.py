@@ -53,12 +53,12 @@ class LiteralError(ValueError):
         self.message, self.place = message, place
 
     def below(self, *outer: Any) -> LiteralError:
-        """Return the same error, with ``outer`` before its place."""
+        """Return the same error for the value that contains this one: ``outer`` is put before the place."""
         return LiteralError(self.message, (*outer, *self.place))
 
 
 def read_tags(value: Any) -> Any:
-    """Replace the strings "NaN", "Infinity" and "-Infinity" in nested lists by floats."""
+    """Return a value with the strings "NaN", "Infinity" and "-Infinity" replaced by floats, also in nested lists."""
     if isinstance(value, list):
         return [read_tags(item) for item in value]
     return TAGGED.get(value, value) if isinstance(value, str) else value
@@ -118,7 +118,7 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: 
 
 
 def _misfit(value: Any, dtype: str) -> tuple[Any, ...]:
-    """Return the index of the first element that the dtype cannot represent."""
+    """Return the index of the first element that the dtype cannot represent; empty if there is none."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             below = _misfit(item, dtype)
@@ -187,7 +187,8 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Return the key that identifies the kind of literal that a mapping stands for, such as ``tensor`` or ``new``."""
+    """Return the key that determines which literal a mapping is, such as ``tensor``. Raise LiteralError if keys do not
+    fit."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")
@@ -248,7 +249,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def read_any(value: Any, packages: Collection[str]) -> Any:
-    """Return the literal for a value of any type; lists and mappings are converted recursively."""
+    """Return the literal for a value of any kind. The items of lists and mappings are converted, too."""
     if isinstance(value, list):
         return [_below(item, packages, index) for index, item in enumerate(value)]
     if not isinstance(value, Mapping):

@@ -43,7 +43,7 @@ class JsonSchema:
             return False
 
     def errors(self, document: Any) -> Iterator[Any]:
-        """Yield the errors of a document, with ``instance``, ``instance_path``, ``kind`` and ``schema_path``."""
+        """Yield an object for each error: it has ``instance``, ``instance_path``, ``kind`` and ``schema_path``."""
         try:
             yield from self._validator.iter_errors(document)
         except ValueError as error:

@@ -38,7 +38,7 @@ class Findings:
     def error(self, place: Place, message: str, key: bool = False) -> None:
         """Add an error at a place in the document.
 
-        :param key: whether to report the position of the key instead of that of its value.
+        :param key: True to report the position of the key instead of its value.
         """
         self._add("error", place, message, key)
 
@@ -61,7 +61,7 @@ class Findings:
 
 
 def describe(value: Any) -> str:
-    """Return a value for a message: its type, and at most 60 characters of its text."""
+    """Return a description of a value for a message: its type, and at most 60 characters of its text."""
     if value is None:
         return "null"
     for kind, name in ((bool, "the boolean"), (int, "the number"), (float, "the number"), (str, "the string")):
@@ -72,7 +72,7 @@ def describe(value: Any) -> str:
 
 
 def shown(path: Path) -> str:
-    """Return a path as messages show it: relative to the current folder if it is in there, otherwise the whole path."""
+    """Return a path for a message: relative to the current folder if it is in this folder, otherwise unchanged."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):

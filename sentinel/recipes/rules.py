@@ -1,8 +1,8 @@
-"""Turn a document into a recipe, and check the rules that need the catalog of targets, contracts and laws.
+"""Convert a document to a recipe, and check the rules that need the catalog of targets, contracts and laws.
 
-A recipe states both sets of expected values, or neither. Without values, its verdict depends on a law: the recipe's
-``invariant`` or the contract's law. A recipe with only one set is an error, because every result that does not match
-the set would be ``changed``.
+A recipe states both sets of expected values (with and without the bug), or neither. Without values, its verdict depends
+on a law: the recipe's ``invariant`` or the contract's law. Only one set is an error, because every result that does not
+match this set would be ``changed``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: Target | None) -> tuple[Pin, ...]:
-    """Read the pins of a recipe, with their expected verdicts."""
+    """Return the pins of a recipe, and add an error to ``findings`` for each invalid one."""
     pins: list[Pin] = []
     for index, item in enumerate(written):
         place = ("pins", index, "ref")
@@ -43,7 +43,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
             continue
         if not ref.immutable:
             moving = ref.kind in ("git", "pypi")
-            way = "a moving ref belongs in watch:;" if moving else "a ref to this machine is not a pin;"
+            way = "write a moving ref in watch:;" if moving else "a pin must not refer to this machine;"
             message = f"{ref} is not immutable; {way} a pin is git:<all 40 hex digits> or pypi:<version>"
             findings.error(place, message)
         if ref.kind == "pypi" and target is not None and target.pypi is None:
@@ -55,7 +55,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
 
 
 def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
-    """Read the refs in ``watch``, which may be branches. A run checks the recipe at these refs only on request."""
+    """Return the refs in ``watch``, and add an error for each invalid one. They are checked only on request."""
     refs: list[Ref] = []
     for index, text in enumerate(written):
         ref = _ref(findings, text, ("watch", index))
@@ -68,7 +68,7 @@ def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
 
 
 def read_requires(findings: Findings, written: str | list[str], target: Target) -> tuple[str, ...]:
-    """Read ``requires``: dotted paths in the target's packages. ``function(parameter)`` names a parameter."""
+    """Return the paths that a checkout must have. Add an error for each path outside the target's packages."""
     listed = [written] if isinstance(written, str) else written
     for index, path in enumerate(listed):
         match = _PARAMETER.fullmatch(path)
@@ -91,7 +91,7 @@ BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe of a file, or None if the file has errors. Also return all problems of the file."""
+    """Return the recipe of a file, or None if the file has errors, and all problems of the file."""
     document, problem = read_or_problem(path)
     if document is None:
         return None, [problem] if problem else []
@@ -107,7 +107,7 @@ def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
 
 
 def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe of a document, as :func:`examine` does for a file."""
+    """Return the recipe of a document, or None if it has errors, and all problems of the document."""
     findings = Findings(shown(path), document)
     broken = check_structure(findings)
     if not isinstance(document.data, dict):
@@ -298,7 +298,7 @@ class _Reading:
         written: Any = {} if self.published else self.data
         for step in place:
             written = written.get(step) if isinstance(written, dict) else written[step]
-        # Inputs and keys of all contracts are known, because a bug in a shared function may also be observed at
+        # Inputs and keys of all contracts are accepted, because a bug in a shared function may also be observed at
         # boundaries with other contracts.
         every = self.catalog.contracts.values()
         known = {item.name: item for each in (*every, contract) for item in each.inputs}

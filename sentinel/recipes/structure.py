@@ -1,4 +1,4 @@
-"""Check a document against the JSON Schema of recipes; report each error as a sentence, with its place."""
+"""Check a document against the JSON Schema of recipes, and report each error as a sentence with its position."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def schema() -> dict[str, Any]:
 
 
 def check_structure(findings: Findings) -> set[str]:
-    """Report each violation of the schema in a document.
+    """Add an error to ``findings`` for each violation of the schema.
 
-    :returns: the top-level keys with an error, which later checks skip.
+    :returns: the top-level keys that have an error. Later checks skip these keys.
     """
     data = findings.document.data
     if not isinstance(data, dict):

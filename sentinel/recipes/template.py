@@ -46,13 +46,13 @@ story: |
 # reach: {{producer: file:line@commit, how: text, shipped: file:line@commit}}  # how a real run triggers it
 # root: a name for the cause, if other recipes share it
 # signal: the part of the training signal that is wrong: gradient, log_prob, advantage, reward, data, metric or setup
-# affects:  # the affected runs: each entry alone is enough, a sentence or settings by their full names
+# affects:  # the affected runs; an entry is a sentence, or settings with their full names; one that applies is enough
 #   - {{when: {{algorithm.adv_estimator: [grpo, rloo], algorithm.rollout_rs: set}}, where: a masked token has a reward}}
 # until: {{algorithm.rollout_rs: null}}  # settings that avoid it until it is fixed
 # upstream: {{pull: 123, status: open, url: https://github.com/...}}
 
-# The smallest inputs that show the bug. A bare list takes the contract's dtype,
-# {{tensor: [[1.0, .nan]], dtype: float64}} another; {{full: 0.0, shape: [2, 3]}} repeats one value.
+# The smallest inputs that show the bug. A plain list gets the contract's dtype. To choose another, write
+# {{tensor: [[1.0, .nan]], dtype: float64}}. {{full: 0.0, shape: [2, 3]}} repeats one value.
 scenario:
 {_inputs(contract)}
 # If the bug is a difference between calls: each variant replaces these inputs of the scenario. The addresses below are

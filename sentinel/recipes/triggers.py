@@ -1,4 +1,4 @@
-"""Decide whether a scenario triggers a recipe's bug (``when:``), without torch.
+"""Determine whether a scenario triggers a recipe's bug (its ``when:``), without torch.
 
 A trigger is a list of alternatives, of which one is enough. An alternative is ``{input: condition}``, and all its
 conditions must hold. Its key ``only`` lists the observation keys whose values the bug makes wrong; all other keys must
@@ -10,9 +10,9 @@ be right. ``always`` is the trigger of a bug that occurs in every scenario. The 
 * a list is one of :data:`LIST_WORDS`; ``longer than NAME``, for a list with more items than the value of the input
   ``NAME``; or a condition as for an option.
 
-``any`` means that some float tensor meets the condition. It is for bugs in shared helpers, which also occur at
-functions whose inputs have different names. ``a - b`` is the difference of two tensors. The mask and the group labels
-are written with their names in the recipe's contract, even if the bug occurs at a function of another contract.
+The input ``any`` stands for all float tensors, of which one must meet the condition. It is for bugs in shared helpers,
+which also occur in functions whose inputs have different names. ``a - b`` is the difference of two tensors. The mask
+and the group labels have their names in the recipe's contract, even if the function has another contract.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from sentinel.contracts.contract import Contract, Input, Inputs
 from sentinel.recipes.affects import condition_in_words, holds, in_text
 from sentinel.values.literals import FLOATS, STORAGE, Tensor, from_array
 
-#: Stands for every float tensor of a scenario.
+#: Stands for all float tensors of a scenario, of which one must meet the condition.
 ANY = "any"
 
 ALWAYS = "always"
 
-#: The key of an alternative that lists observation keys.
+#: The key of an alternative whose value lists the observed keys that the bug makes wrong.
 ONLY = "only"
 
 #: Stands between the names of two tensors to name their difference.
@@ -72,7 +72,7 @@ class _Values:
     def groups(self, counted: bool) -> Iterator[list[int]]:
         """Yield the row indices of each group.
 
-        :param counted: whether to leave out rows without a valid token.
+        :param counted: True to leave out rows without a valid token.
         """
         labels = self.labels or []
         there = (
@@ -110,7 +110,7 @@ def _exp_overflows(values: _Array, dtype: str) -> bool:
 
 
 def _votes(values: _Values) -> bool:
-    """Return True if some group has both a rejected and an accepted row."""
+    """Return True if some group has both a rejected row (one without a valid token) and an accepted row."""
     there = (values.array != 0).any(-1)
     return any(0 < there[rows].sum() < len(rows) for rows in values.groups(counted=False))
 

@@ -34,7 +34,7 @@ class Basis:
 
     :ivar recipe: the digest of those parts of the recipe that affect the verdict.
     :ivar adapter: the digest of the adapter.
-    :ivar worker: the digest of the modules of Sentinel, and of the contract, that affect the verdict.
+    :ivar worker: the digest of the contract, and of those modules of Sentinel that affect verdicts.
     :ivar environment: versions and flags that can change numeric results.
     """
 
@@ -49,7 +49,7 @@ class Basis:
 
 
 def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
-    """Compute the digests of a recipe's adapter, contract and environment, of the recipe itself and of Sentinel.
+    """Return the basis of a recipe's verdicts in this environment.
 
     :raises SentinelError: if the interpreter of ``--sentinel-python`` cannot run.
     """
@@ -129,7 +129,7 @@ def list_owners() -> dict[str, list[str]]:
 
 owners = cache(list_owners)
 
-#: A program for another interpreter; the source of :func:`list_owners` is put before it.
+#: A program that other interpreters run, after the source of :func:`list_owners`.
 _LIST_PACKAGES = """
 import json, platform, sys
 from importlib import metadata

@@ -21,8 +21,8 @@ class Bisection:
 
     :ivar steps: each tested commit with its verdict.
     :ivar first: the first commit with the verdict of the later end; None if it could not be determined.
-    :ivar suspects: if ``first`` is None, the commits of which one changed the verdict. All of them, except the last,
-        have no conclusive verdict.
+    :ivar suspects: if ``first`` is None, the commits of which one changed the verdict. Only the last of them has a
+        conclusive verdict.
     """
 
     steps: list[tuple[Commit, ClosureVerdict]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Store one verdict for each closure (the set of files that a probe read), and look up the verdict of a commit.
+"""Store one verdict for each closure (the file lookups of a probe), and find the stored verdict for a commit.
 
     history/<target>/closures/<id>.json        the file lookups of a closure
     history/<target>/<BUG-ID>/<basis>.jsonl    one line per verdict, after a first line with the basis
@@ -104,8 +104,8 @@ class ClosureVerdicts:
         for closure in reversed(list(self._recent.values())):
             for entry in self._by_answers.get((closure.id, revision.answers(closure)), ()):
                 if lineage.vouches(entry.commit, commit):
-                    # Move the closure to the end of the cache, because neighbouring commits nearly always have the same
-                    # one.
+                    # Move the closure to the end, so that it is tried first: neighbouring commits nearly always have
+                    # the same one.
                     self._recent[closure.id] = self._recent.pop(closure.id)
                     return entry
         return None
@@ -128,7 +128,7 @@ class ClosureVerdicts:
 
 
 class ReleaseVerdicts:
-    """The stored verdicts of recipes in the PyPI releases of one target. Their key is the release, not a closure.
+    """The stored verdicts of recipes in the PyPI releases of one target. They are stored by release, not by closure.
 
     :ivar of: maps each bug id to its stored verdicts.
     """

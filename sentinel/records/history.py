@@ -4,9 +4,9 @@ The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for committed hi
 (neighbouring revisions with the same verdict) and the releases by verdict. Changes of verdict and the periods with the
 bug are derived from these and not stored.
 
-A revision is *decided* if its verdict shows whether the bug or the code is there (:func:`state_of`). Undecided
-revisions form runs too, and a change next to such a run is marked as uncertain. The same recipe, adapter and
-environment give the same bytes.
+A revision is *decided* if its verdict is conclusive, or if the version lacks the code (:func:`state_of`). Undecided
+revisions form runs too, and a change next to such a run is marked as uncertain. A sweep with the same recipe, adapter
+and environment writes the same bytes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COMMIT = {
     "properties": {"sha": _TEXT, "date": _TEXT, "subject": _TEXT, "pull": _COUNT},
     "additionalProperties": False,
 }
-#: The schema of a line. Lines are checked because a history file may come from elsewhere.
+#: The schema of a line. Lines are checked, because a history file may come from another machine.
 _SCHEMA = JsonSchema({
     "type": "object",
     "required": ["bug_id", "source", "basis", "recipe", "closures", "runs"],
@@ -163,7 +163,7 @@ def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> d
 
 
 def _clean(value: Any) -> Any:
-    """Return data with all text safe to print and without local paths. Commit subjects and tag names are untrusted."""
+    """Return data with control characters escaped and local paths removed. Commit subjects and tags are untrusted."""
     if isinstance(value, Mapping):
         return {message(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

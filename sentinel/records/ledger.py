@@ -106,7 +106,7 @@ class Ledger:
         lanes: int | None = None,
         on_commit: OnCommit | None = None,
     ) -> Account:
-        """Get the verdict of each recipe at each selected commit, and save the histories.
+        """Compute the verdict of each recipe at each selected commit, save the histories and return them.
 
         :param lanes: the number of probes that run at the same time; None for one per core.
         :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.records.sweep.Sweep.run` does.
@@ -127,7 +127,7 @@ class Ledger:
 
     @contextmanager
     def decider(self, recipes: Sequence[Recipe]) -> Iterator[Decide]:
-        """Yield a function that returns the verdicts at a commit. Workers start only if a verdict is not stored yet."""
+        """Provide a function that returns the verdicts at a commit. It starts workers only if a verdict is missing."""
         entries = self._entries(recipes)
         with self.trees() as trees, closing(self._executor(1)) as executor:
             sweep = Sweep(self.target, recipes, entries, trees, self.surroundings, self._lineage())

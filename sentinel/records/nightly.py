@@ -40,7 +40,7 @@ class Change:
     :ivar about: title, severity, place and command.
     :ivar before, after: the verdicts with their kinds; ``before`` is empty if the baseline has no verdict.
     :ivar old, new: the commits of the two verdicts; empty for a revision that is not from git.
-    :ivar commits: the responsible commit; several if it must be one of them but bisection cannot tell which.
+    :ivar commits: the responsible commit; several if bisection cannot determine which of them it is.
     :ivar why_not: the reason why the responsible commit is unknown.
     """
 

@@ -1,7 +1,7 @@
-"""Find out whether the first commit of a history wrote the buggy code or moved it from another file.
+"""Determine whether the first commit of a history wrote the buggy code or moved it from another file.
 
 Before the first commit that has a boundary, there is nothing to probe, but the boundary's code may have existed under
-another name. So the lines of its definition are searched in all Python files of that commit and of its parent.
+another name. Therefore the lines of its definition are searched in all Python files of that commit and of its parent.
 ``git blame -C -C -C`` cannot be used: it treats a copy as a move, and it reads every blob, although mirrors lack large
 ones.
 """

@@ -1,4 +1,4 @@
-"""Get the verdict of each recipe at many commits. Commits in which a recipe reads the same files share one probe."""
+"""Compute the verdict of each recipe at many commits. Commits share one probe if it reads the same files in them."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ class Sweep:
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
         """Copy a commit's stored verdicts to the result. Return its revision and the recipes without a stored verdict.
 
-        If the mirror lacks objects of the commit, all its verdicts are ``unavailable``. The result is then None and an
-        empty list.
+        If the mirror lacks objects of the commit, store ``unavailable`` for all recipes, and return ``(None, [])``.
         """
         try:
             revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._surroundings)

@@ -1,5 +1,5 @@
-"""Compare two revisions in pytest. There is one item for each function that the change can affect, and one item
-``text`` for changed code that no bound function runs.
+"""Define the pytest items that compare two revisions: one for each bound function that the change can affect, and one
+named ``text`` for changed code that no bound function runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHOWN = 6
 
 
 class Differences(pytest.Collector):
-    """The pytest items that compare one head with its base."""
+    """Collects the items that compare one head with its base."""
 
     items: list[pytest.Item]
 
@@ -75,7 +75,7 @@ class DifferenceItem(pytest.Item):
         result = self.comparison.compare(self.boundary)
         row = self.row = row_of(self.comparison, result)
         decided = row["outcome"] != "not examined"
-        # If the changed lines that ran were compared, this is an examination, even if other changed lines did not run.
+        # The item counts as examined if changed lines were compared, even if other changed lines did not run.
         changed = set(map(tuple, row["changed"]))
         compared = self.comparison.selection.patch.is_compared_at(result.name, changed)
         self.examined = decided or (row["agrees"] and compared)
@@ -117,7 +117,7 @@ class DifferenceItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        return self.path, 0, f"what changes of {self.name}"
+        return self.path, 0, f"comparison of {self.name}"
 
 
 def _names(boundary: str) -> tuple[str, str]:
@@ -125,7 +125,7 @@ def _names(boundary: str) -> tuple[str, str]:
 
 
 def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
-    """Yield the items of ``--sentinel-against``."""
+    """Yield the items of the comparisons that ``--sentinel-against`` requests."""
     if run.questions.is_restricted:
         return
     try:

@@ -1,4 +1,4 @@
-"""Report a comparison of head and base: on the terminal, in the job's summary, as annotations and as SARIF.
+"""Report a comparison of head and base: on the terminal, in GitHub's job summary, as annotations and as SARIF.
 
 A result is a plain dictionary, because a worker of xdist sends it to the process that writes the report.
 """
@@ -30,7 +30,7 @@ from sentinel.reports.escaping import message
 from sentinel.reports.github import MOST, command
 from sentinel.reports.markdown import escaped
 
-#: One result. ``outcome`` is one of :data:`OUTCOMES`; ``places`` are the changed lines at the head.
+#: The result for one boundary. ``outcome`` is one of :data:`OUTCOMES`; ``places`` are the changed lines at the head.
 Row = dict[str, Any]
 
 #: The outcomes in the order in which they are listed.
@@ -44,8 +44,8 @@ _ENTRIES, _LINES = 6, 20
 
 
 def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any]:
-    """Return the result of comparing one boundary as a JSON object. If ``result`` is None, the row is about changed
-    code that no boundary runs."""
+    """Return the result of comparing one boundary as a dictionary of JSON data. If ``result`` is None, return a row
+    about changed code that no boundary runs."""
     outcome, sentence = "same", ""
     changed: set[tuple[str, str]] = set()
     here: set[Key] = set()
@@ -81,7 +81,7 @@ def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any
 
 
 def planned_row(comparison: Comparison, names: Sequence[str]) -> Row:
-    """Return a row that has no result, but the names of the boundaries that will be compared."""
+    """Return a row without a result that lists the boundaries to be compared."""
     base, head = (name_revision(checkout) for checkout in comparison.checkouts.values())
     texts = {"target": comparison.target.name, "base": message(base), "head": message(head), "boundary": ""}
     nothing: dict[str, Any] = {
@@ -92,7 +92,7 @@ def planned_row(comparison: Comparison, names: Sequence[str]) -> Row:
 
 
 def _beyond(comparison: Comparison) -> list[str]:
-    """Return lines about changes that no boundary can show, such as removed functions."""
+    """Return report lines about changes that no call of a boundary can examine, such as removed functions."""
     gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     effects = comparison.selection.effects
     lines = [f"removed, and not called any more: {join_names(gone)}"] if gone else []
@@ -125,10 +125,10 @@ def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 
 def announce(row: Row) -> str:
-    """Return the line that reports a new result; empty if nothing differs.
+    """Return the line that is printed as soon as a boundary has a result; empty if nothing differs.
 
-    The line is also empty for a caller whose scenarios did not run the changed lines, because the report names all such
-    callers on one line.
+    The line is also empty if the boundary's numbers agree and its scenarios did not run the changed lines: the final
+    report lists all such boundaries on one line.
     """
     if not row["boundary"] or row["outcome"] == "same" or (row["agrees"] and row["sentence"] != _IDLE):
         return ""
@@ -138,9 +138,9 @@ def announce(row: Row) -> str:
 
 
 def _examine(row: Row, rows: Sequence[Row], lines: Sequence[Line]) -> tuple[str, str]:
-    """Return the outcome and the sentence of a boundary whose numbers agree.
+    """Return the outcome and the sentence for a boundary whose numbers agree.
 
-    They depend on which of its changed lines ran, at this boundary and at others.
+    Both depend on which of the changed lines that it can run did run, here or at other boundaries.
     """
     changed = [line for line in lines if list(line[:2]) in row["changed"]]
     if not all(line[-1] for line in changed):
@@ -225,8 +225,8 @@ class Gate:
         return "\n".join(["## Sentinel", "", *items]) + "\n\n"
 
     def annotations(self, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-        """Return one annotation for each changed place that makes results worse, or that changes them in a way that
-        neither an oracle nor a law can judge."""
+        """Return GitHub annotations for changed places: an error if results are worse, and a warning if they differ and
+        no oracle or law determines whether they are worse."""
         made: dict[str, None] = {}
         for level, outcome in (("error", "worse"), ("warning", "other")):
             for row in (row for row in self._rows.values() if row["outcome"] == outcome):
@@ -273,7 +273,7 @@ def _sarif_result(row: Row) -> dict[str, Any]:
 
 
 def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of one outcome. Boundaries that differ because of the same changed places share one line."""
+    """Yield the report lines of one outcome. Boundaries that differ because of the same changed lines share a line."""
     shown: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = tuple(map(tuple, row["places"])) if outcome in ("worse", "other") else (row["sentence"],)

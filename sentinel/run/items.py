@@ -39,7 +39,7 @@ class SentinelWarning(pytest.PytestWarning):
 
 
 class VerdictError(Exception):
-    """Raised if an item's verdict does not pass; carries the text that pytest prints."""
+    """Raised if an item's verdict is not the expected one. The headline is the first line that pytest prints."""
 
     def __init__(self, decision: Decision, headline: str) -> None:
         super().__init__(headline)
@@ -129,7 +129,7 @@ class RecipeItem(Item):
         if verdict.name == "reproduced" or (bases and verdict.name == "changed"):
             raise ExpectedFailure(decision, f"{headline(decision)}: {verdict.name}, as expected")
         if bases and verdict.name == "inconclusive":
-            pytest.skip(f"inconclusive at {bases[0].ref.short}, too: {verdict.reason}")
+            pytest.skip(f"inconclusive here and at {bases[0].ref.short}: {verdict.reason}")
         refs = [base.ref.short for base in bases if base.verdict.name == "reproduced"]
         if refs and verdict.name == "fixed":
             self.user_properties.append((FIXES, f"reproduced at {', '.join(refs)}"))
@@ -193,8 +193,8 @@ class RecipeFile(pytest.Collector):
 class RecipeFolder(pytest.Directory):
     """Collects the selected recipes of a folder.
 
-    The folder is collected instead of its files, because pytest scans a folder again for each file of it, which takes
-    minutes for a thousand files. With the folder, pytest also loads its ``conftest.py``.
+    pytest would scan the folder once for each file that is an argument, which takes minutes for a thousand files.
+    When pytest collects the folder, it also loads the folder's ``conftest.py``.
     """
 
     files: Sequence[RecipeFile]
@@ -220,7 +220,7 @@ class LawBoundary(pytest.Collector):
 
 
 def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
-    # Resolved paths are cached: for each argument in a folder, pytest calls this function for every file of the folder.
+    # Cache resolved paths, because pytest calls this function again for every file of a folder, once per argument.
     if path not in run.places:
         run.places[path] = path.resolve()
     place = run.places[path]
@@ -238,7 +238,7 @@ def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.
     """Yield the items that pytest itself does not collect: those of the remaining selected recipes, then those of laws
     and comparisons.
 
-    pytest misses two kinds of recipes: files whose folder is also an argument, and files in virtual environments.
+    pytest does not collect a recipe if its folder is also an argument, or if it is in a virtual environment.
     """
     ids = {item.nodeid for item in items}
     by_id = {arg.partition("::")[0] for arg in run.config.args if "::" in arg}

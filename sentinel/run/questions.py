@@ -18,7 +18,7 @@ from sentinel.run.selection import LawId
 from sentinel.settings import Settings
 from sentinel.targets.refs import Ref
 
-#: A folder without tests. It becomes pytest's argument, because without an argument pytest collects the user's tests.
+#: A folder without tests. pytest gets it as an argument, because without arguments it would collect the user's tests.
 _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 
@@ -48,7 +48,7 @@ class Questions:
     # -- pytest's arguments -------------------------------------------------------------------------------------------
 
     def read_arguments(self, options: Mapping[str, Any]) -> None:
-        """Read law ids from pytest's arguments, and replace the paths of bundled recipes by their files."""
+        """Read law ids from pytest's arguments, and replace ``recipes/…`` by the paths of bundled recipe files."""
         config = self._config
         self.law_ids = [LawId(arg) for arg in config.args if arg.startswith("laws/") and not self._exists(arg)]
         config.args[:] = [
@@ -91,7 +91,7 @@ class Questions:
         return (self._config.invocation_params.dir / arg.partition("::")[0]).exists()
 
     def _bundled_id(self, arg: str) -> str:
-        """If an item id names a bundled recipe by ``recipes/...``, replace this path by that of the recipe's file."""
+        """Return an argument with ``recipes/…`` replaced by the path of the bundled recipe; otherwise unchanged."""
         path, separator, rest = arg.partition("::")
         if path.startswith("recipes/") and not (self._config.invocation_params.dir / path).exists():
             place = bundled("recipes") / path.removeprefix("recipes/")
@@ -102,7 +102,7 @@ class Questions:
         return arg
 
     def load_arguments(self) -> list[Recipe]:
-        """Load the recipes of this run before collection, including those that arguments name."""
+        """Return the recipes of this run before collection, including those that pytest's arguments name."""
         recipes = list(self.recipes.values())
         for file in (Path(arg.partition("::")[0]) for arg in self._config.args):
             with suppress(SentinelError):  # collection of the file reports the error
@@ -113,7 +113,7 @@ class Questions:
     # -- recipes ------------------------------------------------------------------------------------------------------
 
     def load(self, path: Path) -> Recipe:
-        """Load a recipe file.
+        """Load a recipe file, and add the recipe to this run.
 
         :raises RecipeError: if another recipe of this run has the same bug id, because both would write the same
             evidence.
@@ -132,7 +132,7 @@ class Questions:
         return self._of_target[target]
 
     def jobs(self, recipe: Recipe) -> list[Job]:
-        """Return the jobs of a recipe in this run, one for each ref."""
+        """Return one job for each ref at which this run checks the recipe."""
         refs = list(self._settings.refs_of(recipe.target))
         if refs:
             return [Job(recipe, ref) for ref in refs]

@@ -1,4 +1,4 @@
-"""Collect a run's results, and write the evidence of each item, ``run.json`` and the summary."""
+"""Collect a run's results, and write its evidence, ``run.json``, ``gate.json`` and the summary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sentinel.settings import Settings
 if TYPE_CHECKING:
     from sentinel.run.gate import Gate
 
-#: The report property of an item that passes because a known bug is fixed. Its value names the base that has the bug.
+#: Name of the property of an item that passes because a known bug is fixed. The value names the base that has the bug.
 FIXES = "sentinel_fixes"
 
 
@@ -43,11 +43,11 @@ class Results:
         self._settings = settings
         self.items: list[tuple[Path, str, float, str]] = []
         self.gate: Gate | None = None
-        #: target -> the number of its revisions that were deselected because it has no mirror.
+        #: target without a mirror -> the number of its revisions that were deselected for this reason.
         self.without_mirror: Mapping[str, int] = {}
         self._documents: dict[Path, dict[str, Any]] = {}
         self._examined: dict[str, bool] = {}
-        #: A line with the settings that come from a settings file; empty if none do.
+        #: A line that lists the settings that a settings file sets; empty if there are none.
         self.from_file = ""
         self._last_line = ""
         self._unwritten: list[str] = []
@@ -96,7 +96,7 @@ class Results:
         return [(self._documents[place], outcome) for place, outcome, _, _ in self.items]
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write ``run.json``, and set pytest's exit status to 5 if no verdict is conclusive."""
+        """Write ``run.json`` and ``gate.json``, and set pytest's exit status to 5 if no verdict is conclusive."""
         self._require_an_examination(session, exitstatus)
         documents = self.documents()
         if not self._config.pluginmanager.hasplugin("terminalreporter") and (self._examined or self._last_line):
@@ -120,12 +120,12 @@ class Results:
             self.could_not_write(session, error)
 
     def could_not_write(self, session: pytest.Session, error: SentinelError) -> None:
-        """Report a file that could not be written. No exception is raised, because it would hide the run's verdicts."""
+        """Note an error for the summary, and make pytest exit with status 4. An exception would hide the verdicts."""
         self._unwritten.append(str(error))
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
-        """Set pytest's exit status to 5 if items finished, but none with a conclusive verdict."""
+        """Set pytest's exit status to 5 if items finished and no verdict is conclusive."""
         if self.without_mirror and not self._examined:  # then pytest's exit status is already 5
             self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._more())
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
@@ -191,7 +191,7 @@ class Results:
         writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _more(self) -> list[str]:
-        """Return one line per missing mirror, with the number of revisions that could be checked if it existed."""
+        """Return one line per missing mirror, with the number of revisions that could be checked with it."""
         add = "can be decided after `sentinel mirror add"
         return [
             f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"
@@ -199,7 +199,7 @@ class Results:
         ]
 
     def _fixed(self) -> list[str]:
-        """Return lines with the known bugs that this revision fixes."""
+        """Return one line per known bug that the base has and the checked revision no longer has."""
         about = [(self._documents[place], where) for place, where in self._fixes]
         return sorted(message(f"fixed: {each['bug_id']}, {where}: {each['title']}") for each, where in about)
 

@@ -1,4 +1,4 @@
-"""Select a run's recipes, and reject options that need a target if none is named."""
+"""Select a run's recipes, and raise an error for options that need a target if the user named none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """Load the recipes that options select, grouped by root cause, the most severe first.
+    """Return the recipes that options select, grouped by root cause, the most severe first.
 
     Recipes that are named by their paths are loaded at collection.
     """
@@ -38,10 +38,7 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
 
 
 def require_folders(settings: Settings) -> None:
-    """Check that the report folder is writable and the baseline is readable.
-
-    :raises SentinelError: if not.
-    """
+    """Raise SentinelError if the report folder is not writable or the baseline is not readable."""
     baseline = settings.baseline
     if baseline is not None and not holds_evidence(baseline):
         trouble = "the folder contains no evidence" if os.path.isdir(baseline) else "no such folder"
@@ -62,7 +59,7 @@ def require_folders(settings: Settings) -> None:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Try to write to a folder, or to the folder that will contain it. Return the error; empty if there is none."""
+    """Return why a folder, or the existing folder that will contain it, is not writable; empty if it is writable."""
     place = folder
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -76,9 +73,9 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """If the user names a ref or a baseline, make sure that the run has recipes or laws.
+    """Check that the run has recipes, laws or comparisons to which the given options apply.
 
-    :raises SentinelError: if it has none, or if a ref is given for a target outside the run.
+    :raises SentinelError: if it has none, or if a ref is given for a target that is not part of the run.
     """
     names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)
@@ -107,7 +104,7 @@ def require_subject(
 
 
 class LawId:
-    """A law's item id in pytest's arguments: ``laws/TARGET/BOUNDARY``, optionally with a law and a ref."""
+    """A pytest argument that selects laws: ``laws/TARGET/BOUNDARY``, optionally followed by ``::LAW[REF]``."""
 
     def __init__(self, text: str) -> None:
         match = _ID.fullmatch(text)
@@ -120,15 +117,15 @@ class LawId:
         self.law, self.ref = match["law"], match["ref"]
 
     def explain_nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
-        """Return why this id selects no item.
+        """Return the error message for an id that selects no item.
 
-        :param there: the laws of the target, at any ref.
+        :param there: all laws of the target's boundaries, at any ref.
         :param refs: the refs of this run.
         """
         of_boundary = [job.law for job in there if job.boundary == self.boundary]
         if not of_boundary:
             bound = any(self.boundary in binding.paths for binding in target.bindings)
-            what = f"{self.boundary} has no law to search" if bound else target.explain_unbound(self.boundary)
+            what = f"{self.boundary} has no law to check" if bound else target.explain_unbound(self.boundary)
         elif self.law not in (None, *of_boundary):
             what = f"{self.boundary} has no law {self.law!r}{nearest(str(self.law), of_boundary)}"
         else:

@@ -1,4 +1,4 @@
-"""Hold the state of one pytest run: settings, selected items, the runner that gets their verdicts, and the results."""
+"""Define the state of one pytest run: settings, selected items, the runner that computes verdicts, and results."""
 
 from __future__ import annotations
 
@@ -106,10 +106,9 @@ class Run:
         return run
 
     def require_given(self) -> None:
-        """Check that the interpreters and refs that the user named are available, before anything runs. Torch is
-        imported in another thread while the refs are looked up.
+        """Check before the run that the interpreters and refs that the user named are available.
 
-        Only the pins of recipes may be unavailable.
+        The pins of recipes are not checked, and may be unavailable. Torch is imported in the background meanwhile.
 
         :raises SentinelError: if a ref is available for none of its targets, or if an interpreter does not start or
             lacks torch.
@@ -146,12 +145,12 @@ class Run:
             raise SentinelError(f"{ref} is not available: {'; '.join(causes(reasons))}")
 
     def _warm_up(self) -> None:
-        """Start to import torch while refs are looked up and pytest collects."""
+        """Start to import torch in the background, while refs are looked up and pytest collects."""
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
 
     def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
-        """Return the checkout whose code determines a target's bindings; see :func:`checkout_to_read`."""
+        """Return the checkout whose code determines a target's bindings; None if it is not needed or not available."""
         return checkout_to_read(self._runner, self.catalog, target, ref)
 
     def comparisons(self) -> list[Comparison]:
@@ -166,7 +165,7 @@ class Run:
 
     @cached_property
     def pairs(self) -> list[tuple[str, tuple[Ref, Ref]]]:
-        """Return the target, base and head of each comparison.
+        """Return ``(target, (base, head))`` for each comparison.
 
         :raises SentinelError: if a base cannot be found, or if the user names a base but no target with a head.
         """
@@ -185,7 +184,7 @@ class Run:
         return pairs
 
     def _base(self, name: str, head: Ref, base: Ref | None) -> Ref:
-        """Return the base ref of a comparison. If the mirror lacks it, look in the clone that contains the head."""
+        """Return the base ref of a comparison. If the mirror lacks it, return it as a ref of the head's own clone."""
         target = fork(self.catalog.targets[name], self.settings.url_of(name))
         if base is None:
             return find_base(target, head, MirrorStore())
@@ -231,7 +230,7 @@ class Run:
         return [self._runner.decide(Job(job.recipe, ref)) for ref in self._bases(job)]
 
     def _bases(self, job: Job) -> Sequence[Ref]:
-        """Return the refs of ``--sentinel-against``; empty if a pin or a baseline says which verdict is expected."""
+        """Return the base refs of a job's ref; empty if a pin or a baseline already determines the expected verdict."""
         alone = job.expect is not None or self.settings.baseline is not None
         pairs = [] if alone else self.pairs
         return [base for name, (base, head) in pairs if (name, head) == (job.recipe.target, job.ref)]
@@ -252,7 +251,7 @@ class Run:
         return replace(decision, seconds=self._law_seconds.setdefault(job.place, share))
 
     def excuse(self, job: LawJob) -> Excuse:
-        """Return whether known bugs that are present at the same ref explain why a law is broken."""
+        """Determine whether known bugs that are present at the same ref explain a broken law, and return the result."""
         if job not in self._excuses:
             self._excuses |= self._explain_boundary(job)
         return self._excuses[job]
@@ -276,7 +275,7 @@ class Run:
         return {each: excuse for each, (excuse, _) in explained.items()}
 
     def reported(self, bugs: Collection[str], ref: Ref) -> bool:
-        """Return True if items of this run report all of these bugs. Return False if the list is empty."""
+        """Return True if items of this run have reported all of these bugs. Return False if the list is empty."""
         recipes = self.questions.recipes.values()
         reported = {recipe.bug_id for recipe in recipes if (recipe.digest, ref) in self._reported}
         return bool(bugs) and reported.issuperset(bugs)
@@ -307,7 +306,7 @@ class Run:
     # -- reporting ----------------------------------------------------------------------------------------------------
 
     def progress(self, message: str) -> None:
-        """Print a line about a slow step."""
+        """Print a progress message, unless pytest runs with ``-q``."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and self.config.get_verbosity() >= 0:
             with self._announce:
@@ -333,7 +332,7 @@ class Run:
         self.results.collect(report, evidence)
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
-        """End every worker process and write the run's results."""
+        """Stop all worker processes, and write the run's results."""
         self.close()
         if not self.is_worker:
             self.results.finish(session, exitstatus)

@@ -1,6 +1,5 @@
-# ruff: noqa: RUF009 (each setting is made by the declaration of its option)
-"""Read a run's settings: from the command line, otherwise from ``sentinel.toml`` or ``[tool.sentinel]``, otherwise
-defaults."""
+# ruff: noqa: RUF009 (each dataclass field is created by a function call that declares its option)
+"""Declare the settings, and read them from the command line and from ``sentinel.toml`` or ``[tool.sentinel]``."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ Reader = Callable[[list[Any], Sequence[str]], Any]
 class Option:
     """One option: ``--sentinel-NAME`` of pytest, ``--NAME`` of a command, ``NAME`` in a settings file.
 
-    :ivar read: checks the written text and returns the setting's value.
+    :ivar read: converts the given texts to the setting's value, or raises SentinelError.
     :ivar file: True if the value is a path. In a settings file, paths are relative to the folder of that file.
     """
 
@@ -108,7 +107,7 @@ def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _path(text: str) -> Path:
-    """Expand ``~``. If ``~user`` is unknown, keep it; the file is reported as missing later."""
+    """Return the path with ``~`` expanded. An unknown ``~user`` is kept, and the path is reported as missing later."""
     return Path(os.path.expanduser(text))
 
 
@@ -192,13 +191,13 @@ class Settings:
     pythons: Mapping[str | None, str] = _option(
         "python",
         "[TARGET=]PYTHON",
-        "run the target in this interpreter's environment",
+        "run the target with this Python interpreter and the packages of its environment",
         _mapping(_interpreter),
         dict,
         many=True,
     )
     repo_urls: Mapping[str | None, str] = _option(
-        "repo-url", "[TARGET=]URL", "fetch from a fork instead of upstream", _mapping(_url), dict, many=True
+        "repo-url", "[TARGET=]URL", "fetch from the fork at URL instead of upstream", _mapping(_url), dict, many=True
     )
     report_dir: Path = _option(
         "report-dir", "DIR", "write evidence to DIR (default: sentinel-reports)", _one(_path), _REPORTS, file=True
@@ -206,14 +205,14 @@ class Settings:
     baseline: Path | None = _option(
         "baseline", "DIR", "fail only if the evidence differs from the evidence in DIR", _one(_path), None, file=True
     )
-    device: str = _option("device", "DEVICE", "cpu (default), cuda or cuda:N", _one(_device), "cpu")
+    device: str = _option("device", "DEVICE", "device for tensors: cpu (default), cuda or cuda:N", _one(_device), "cpu")
     timeout: float = _option(
-        "timeout", "SECONDS", "seconds for one call (default: 60)", _one(_seconds), 60.0, number=True
+        "timeout", "SECONDS", "time limit of one call, in seconds (default: 60)", _one(_seconds), 60.0, number=True
     )
     sandbox: str = _option(
         "sandbox",
         "LEVEL",
-        "strict, basic or off (default: the strictest level that this machine supports)",
+        "isolation of framework code: strict, basic or off (default: the strictest that this machine supports)",
         _choice("sandbox", "strict", "basic", "off"),
         "",
     )
@@ -227,20 +226,20 @@ class Settings:
     named_against: tuple[tuple[str | None, Ref | None], ...] = _option(
         "against",
         "[TARGET=]REF",
-        "fail if numbers are worse than at this ref; 'none' turns the comparison off (default for a working tree or a "
-        "pull request: the commit where it left upstream's main branch)",
+        "fail if results are worse than at this ref; 'none' turns the comparison off (default for a working tree or a "
+        "pull request: the commit at which it branched off upstream's main branch)",
         _comma(_by_target(lambda text: None if text == "none" else Ref.parse(text))),
         many=True,
     )
     allowed_changes: tuple[str, ...] = _option(
         "allow-changes",
         "GLOB",
-        "do not fail if boundaries that match GLOB change (comma-separated, repeatable)",
+        "accept changed results of boundaries that match GLOB (comma-separated, repeatable)",
         _comma(_each(str)),
         many=True,
     )
     sarif: Path | None = _option(
-        "sarif", "FILE", "also write the run as SARIF 2.1.0, for code scanning", _one(_path), None, file=True
+        "sarif", "FILE", "also write the results as SARIF 2.1.0, for code scanning", _one(_path), None, file=True
     )
 
     @property
@@ -267,7 +266,7 @@ class Settings:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
     def against(self, target: str, ref: Ref) -> tuple[Ref | None, ...]:
-        """Return the base refs of a target's ref. None stands for the ref's merge base."""
+        """Return the base refs of a target's ref; None in the result stands for the ref's merge base with upstream."""
         given = dict.fromkeys(base for name, base in self.named_against if name in (None, target))
         if given:
             return tuple(base for base in given if base is not None)
@@ -315,7 +314,8 @@ NAMED: Mapping[str, Option] = {option.name: option for option in OPTIONS.values(
 
 
 def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
-    """Read the settings of a folder: ``sentinel.toml``, or ``[tool.sentinel]`` of its ``pyproject.toml``."""
+    """Return the settings in a folder's ``sentinel.toml``, or in ``[tool.sentinel]`` of its ``pyproject.toml``, and the
+    file. Return ``({}, None)`` if neither has settings."""
     own, project = folder / "sentinel.toml", folder / "pyproject.toml"
     for file, table in ((own, ()), (project, ("tool", "sentinel"))):
         if not file.is_file():
@@ -355,8 +355,7 @@ def _check(file: str, key: str, value: Any) -> None:
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
-    """Merge command-line options with a settings file's options, and check the result. The command line takes
-    precedence.
+    """Return the settings: options of the command line, then of the settings file, then defaults.
 
     :param options: option -> value; None for an option that is not given.
     :param file: option -> value in the settings file, whose paths are relative to ``base``.
@@ -392,7 +391,7 @@ def in_effect(options: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, 
 
 
 def in_words(values: Mapping[str, Any]) -> str:
-    """Return settings as ``bug = A, B; laws = off``."""
+    """Return settings as one line, such as ``bug = A, B; laws = off``."""
     return "; ".join(f"{name} = {', '.join(map(str, _texts(value)))}" for name, value in values.items())
 
 

@@ -171,7 +171,7 @@ def test_an_unexpected_argument_is_reported_by_its_command(run_sentinel):
     answer = run_sentinel("list", "recipes", "--target", "tiny")
     assert answer.status == 2
     assert answer.err.startswith("usage: sentinel list recipes ")
-    said = "unrecognized arguments: --target; write TARGET by itself, without --target"
+    said = "unrecognized arguments: --target; write TARGET without --target"
     assert answer.err.endswith(f"sentinel list recipes: error: {said}\n")
 
 
@@ -229,7 +229,7 @@ def test_another_package_adds_a_command(tmp_path: Path):
     ("text", "reason"),
     [
         ("import nowhere_at_all", "the command greet (greeting) cannot be imported: No module named 'nowhere_at_all'"),
-        ("GROUP = 'check'", "the command greet (greeting) has no SUMMARY"),
+        ("GROUP = 'check'", "the command greet (greeting) does not define SUMMARY"),
         ("1 / 0", "the command greet (greeting) cannot be imported: division by zero"),
     ],
 )

@@ -69,7 +69,7 @@ def test_doctor_reports_a_worker_that_does_not_start(run_sentinel, monkeypatch):
     assert answer.status == 1
     assert answer.out.splitlines()[-2:] == [
         "missing: worker",
-        "next: run `python -c 'import torch, numpy'` and fix its error; then `sentinel doctor` again",
+        "next: run `python -c 'import torch, numpy'` and fix its error; then run `sentinel doctor` again",
     ]
     assert checks(run_sentinel("doctor", "--json"))["worker"]["found"] == "it printed nothing"
 
@@ -91,7 +91,7 @@ def test_doctor_reports_a_missing_package_of_an_extra(run_sentinel, monkeypatch)
     monkeypatch.setattr(metadata, "requires", lambda _: needs)
     check = checks(run_sentinel("doctor", "--json"))["targets extra"]
     assert check["state"] == "note"
-    assert check["found"].startswith("without no-such-package>=2, pytest>=9999 (is ")
+    assert check["found"].startswith("without no-such-package>=2, pytest>=9999 (installed: ")
     assert check["advice"] == "pip install '.[targets]' in a checkout of Sentinel"
 
 
