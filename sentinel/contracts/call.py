@@ -41,7 +41,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function; observe the result, the gradients of the sum of the outputs, and the changed arguments."""
+    """Call the function, and observe the result, the gradients of the sum of all outputs, and the changed arguments."""
     arguments = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
     before = _snapshot(arguments)
     raised = None

@@ -1,4 +1,4 @@
-"""Define contracts of the driver and its workers: the training batch, router replay, and a short training run."""
+"""Define contracts of the driver and its workers: the training batch, router replay, and one step of a trainer."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _measure_constructed_trainer(call: Callable[..., Mapping[str, Any]], inputs:
 
 
 def _oracle_constructed_trainer(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what must hold for every trainer: its options have the configured values, it takes one step, and it logs
+    """Return the results that are defined for every trainer: it has the configured options, takes one step, and logs
     the loss that it minimised."""
     return {"attributes": {}, "losses": [], "steps": 1, "logged": [], "update": None, "batches": []}
 

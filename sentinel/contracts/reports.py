@@ -1,4 +1,4 @@
-"""Define contracts of metrics that are only logged and do not affect the loss."""
+"""Define contracts of reported metrics, which do not affect the training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _measure_batch_report(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute mean, maximum and minimum of advantages, returns and values over valid tokens, and of response lengths.
 
-    The length of a response is its number of valid tokens. Quantities that the scenario does not give are left out.
+    The length of a response is its number of valid tokens. Quantities that the scenario omits are left out.
     """
     valid = inputs["response_mask"] != 0
     if not valid.any():
@@ -157,7 +157,7 @@ _OF_REPORTS = laws("metrics_tell_the_truth nothing_else_is_touched")
 
 
 def _oracle_mean_of_parts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Average over all samples that have a value, regardless of their part. The loss is 1 minus this mean."""
+    """Compute the mean over all samples that have a value, regardless of their part. The loss is 1 minus this mean."""
     values = [value for part in inputs["parts"] for value in part if value is not None]
     return {"mean": sum(values) / len(values), "loss": 1 - sum(values) / len(values)}
 
