@@ -23,7 +23,7 @@ LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-tok
 #: A search draws ``batch_num_tokens`` and ``global_batch_size`` as the tokens and sequences of *other* microbatches
 #: and ranks; :func:`count_globally` adds those of the batch itself.
 AGGREGATION_INPUTS = (
-    drawn("loss_agg_mode", "how per-token losses are reduced to one", LOSS_AGG_MODES, "token-mean", kind="string"),
+    drawn("loss_agg_mode", "how per-token losses are reduced to a scalar", LOSS_AGG_MODES, "token-mean", kind="string"),
     drawn("batch_num_tokens", "valid tokens of the global batch", (None, 0, 3), kind="number"),
     drawn("global_batch_size", "valid sequences of the global batch", (None, 0, 2), kind="number"),
     drawn("dp_size", "data-parallel ranks whose losses are averaged", (None, 1, 2), kind="number"),

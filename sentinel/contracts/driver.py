@@ -68,7 +68,7 @@ TRAINING_INPUT = Contract(
             "options that a search adds to the configuration because they need rollout log-probs; empty: none",
             default={},
         ),
-        Input("option", "string", "the option that a clear error names", default=""),
+        Input("option", "string", "the option that the error message must name", default=""),
     ),
     observes=(
         Observed("accepted", "whether a batch was made"),

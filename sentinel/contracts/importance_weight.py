@@ -291,7 +291,7 @@ SEQUENCE_REJECTION = Contract(
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(default=_ones),
         knob("opsm_delta", "threshold of the mean sequence KL, in nats", (0.11, 0.07, 0.31, 1.13), REQUIRED),
-        per_token("ppo_kl", "old minus current log-prob, as the policy loss uses it", default=_ones),
+        per_token("ppo_kl", "old log-prob minus current log-prob, as computed for the policy loss", default=_ones),
         Input("eps_clip", "number", "lower clip range of the policy loss", default=0.2),
         Input("eps_clip_high", "number", "upper clip range of the policy loss", default=0.2),
     ),

@@ -67,7 +67,7 @@ NORMALISATION_INPUTS = (
 #: How ``whiten`` computes its divisor.
 WHITENING = (
     dialect("std", "unbiased", "whiten: the variance is unbiased (n - 1) or biased (n)"),
-    dialect("epsilon", 1e-8, "whiten: see epsilon_placement"),
+    dialect("epsilon", 1e-8, "whiten: added to the variance or the standard deviation, see epsilon_placement"),
     dialect(
         "epsilon_placement",
         "inside",
@@ -388,7 +388,7 @@ MASKED_STATISTICS = Contract(
         knob("axis", "axis: None for all tokens of the batch, token for each row", (None, "token")),
         knob("unbiased", "whether the variance divides by n - 1 (otherwise n)", (True, False)),
         knob("shift_mean", "whiten: whether the result is centred at 0, or keeps its mean", (True, False)),
-        knob("epsilon", "whiten: see epsilon_placement", (1e-8, 0.5)),
+        knob("epsilon", "whiten: added to the variance or the standard deviation, see epsilon_placement", (1e-8, 0.5)),
         dialect(
             "epsilon_placement",
             "inside",

@@ -108,7 +108,7 @@ BALANCED_PARTITION = rule(
         Observed("parts", "number of parts"),
         Observed("empty", "number of empty parts"),
         Observed("uneven", "difference in sequences between the largest and the smallest part, if they must be equal"),
-        Observed("torn", "number of prompts in several parts"),
+        Observed("torn", "number of prompts whose sequences are in several parts"),
         Observed("strayed", "number of sequences that are trained on in the wrong minibatch"),
         Observed("excess", "amount by which loads differ beyond the longest sequence (or prompt) of each minibatch"),
         Observed("spread", "largest difference between the loads of two parts", role="other"),

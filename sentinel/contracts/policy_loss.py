@@ -585,7 +585,7 @@ POLICY_LOSS = Contract(
     observes=(
         Observed("loss", "the scalar loss"),
         Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
-        Observed("per_token_loss", "loss of each token before aggregation, if returned", TOKENS),
+        Observed("per_token_loss", "loss of each token before aggregation, if the boundary returns it", TOKENS),
         Observed("clip_fraction", "fraction of valid tokens that the clip range clips", role="metric"),
         Observed("dual_clip_fraction", "fraction of valid tokens that dual_clip clips", role="metric"),
         Observed("approx_kl", "mean of old_log_probs - log_probs over the valid tokens", role="metric"),

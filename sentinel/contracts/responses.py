@@ -249,7 +249,7 @@ CRITIC_VALUES = Contract(
     ),
     observes=(
         Observed("values", "value of each response token; 0 elsewhere", TOKENS),
-        Observed("outside", "largest magnitude on masked tokens of the row", ("batch",)),
+        Observed("outside", "largest magnitude of the values on the row's masked tokens", ("batch",)),
         Observed("per_token_gradient", "d sum(values) / d outputs", TOKENS, "gradient"),
         Observed("gradient_after", "d sum(values) / d output_after", ("batch",), "gradient"),
     ),

@@ -396,7 +396,7 @@ SAMPLING_REQUEST = rule(
     ),
     observes=(
         *(
-            Observed(name, f"the request's: {meaning}", (name,) if name in _LISTS else ())
+            Observed(name, f"in the request: {meaning}", (name,) if name in _LISTS else ())
             for name, (meaning, *_) in _PARAMETERS.items()
         ),
         Observed(

@@ -261,7 +261,7 @@ PREFERENCE_LOSS = Contract(
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
         knob("loss_type", "sigmoid (DPO), ipo or orpo", ("sigmoid", "ipo"), REQUIRED),
         knob("ld_alpha", "LD-DPO: weight of tokens beyond the length of the other response", (None, 0.25)),
-        knob("label_smoothing", "conservative DPO: share of pairs that are labelled the wrong way round", (0.0, 0.25)),
+        knob("label_smoothing", "conservative DPO: share of pairs whose labels are swapped", (0.0, 0.25)),
         dialect("reference", "given", "given: log-probs are relative to a reference's; none: they are used alone"),
     ),
     observes=(

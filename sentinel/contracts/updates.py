@@ -236,7 +236,7 @@ POLICY_UPDATE = Contract(
         *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
         knob(
             "loss_agg_mode",
-            "how per-token losses of a mini-batch are reduced to one",
+            "how per-token losses of a mini-batch are reduced to a scalar",
             LOSS_AGG_MODES,
             "token-mean",
             kind="string",
@@ -263,7 +263,7 @@ POLICY_UPDATE = Contract(
             dialect(
                 f"{term}_agg_mode",
                 None,
-                f"how the {term} of tokens is reduced to one number; default: like the loss",
+                f"how the {term} of tokens is reduced to a scalar; default: like the loss",
                 "string",
             )
             for term in ("kl", "entropy")
