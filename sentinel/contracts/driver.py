@@ -235,7 +235,7 @@ CONSTRUCTED_TRAINER = rule(
     observes=(
         Observed("other_settings", "number of options whose value differs from the trainer's attribute of that name"),
         Observed("steps", "number of optimizer steps"),
-        Observed("loss_gap", "the logged loss, minus the sum of the losses that were minimised"),
+        Observed("loss_gap", "the logged loss minus the sum of the minimised losses"),
         Observed("update", "change of all weights, per unit of the learning rate", ("weights",), "metric"),
         Observed("update_norm", "Euclidean norm of this change", role="metric"),
         Observed("logged", "the logged metrics, without times", ("metrics",), "metric"),

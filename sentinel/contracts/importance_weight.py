@@ -192,7 +192,7 @@ IMPORTANCE_WEIGHT = Contract(
         Observed("weights", "weight of each token; None if only a decision is returned", TOKENS),
         Observed("weight_gradient", "d sum(weights) / d old_log_probs", TOKENS, "gradient"),
         Observed("kept", "1 for kept tokens, 0 for masked tokens", TOKENS),
-        Observed("sequence_kept", "for sequence levels: 1 for kept sequences", TOKENS, "decision"),
+        Observed("sequence_kept", "1 for tokens of kept sequences; None at level token", TOKENS, "decision"),
         Observed("clip_fraction", "fraction of valid tokens whose weight is clipped or masked", role="metric"),
     ),
     measure=_measure,

@@ -129,7 +129,7 @@ def _oracle_explained_variance(inputs: Mapping[str, Any]) -> dict[str, Any]:
     valid = inputs["response_mask"] != 0
     returns = inputs["returns"][valid]
     if len(returns) < 2 or bool((returns == returns[0]).all()):
-        raise DoesNotApply("the returns do not vary")
+        raise DoesNotApply("the explained variance is undefined, because the returns do not vary")
     return {"explained_variance": 1 - (returns - inputs["values"][valid]).var() / returns.var()}
 
 
@@ -221,7 +221,7 @@ PASS_AT_K = rule(
         Input("right", "any", "for each prompt: 1 for a right response, 0 for a wrong one", choices=((),)),
         Input("k", "integer", "k, the number of responses in a set", default=1),
         drawn("of", "any: any k; all: k is the number of responses", ("any", "all"), REQUIRED),
-        dialect("scale", 1.0, "1: a share, 100: percent"),
+        dialect("scale", 1.0, "factor of the reported share: 1, or 100 for percent"),
     ),
     observes=(
         Observed("pass_at_k", "the reported share", role="metric"),

@@ -107,7 +107,7 @@ LEARNING_RATE = rule(
         Input("training_steps", "integer", "updates in the training run", default=10),
         knob("min_ratio", "the minimum rate divided by the peak rate", (0.0, 0.1, 1.0)),
         knob("initial_ratio", "the rate of step 0 divided by the peak rate", (0.0, 0.2)),
-        knob("stable_ratio", "share of the remaining updates at the peak rate", (0.5, 0.0, 0.9)),
+        knob("stable_ratio", "share of the updates after the warm-up at the peak rate, for wsd", (0.5, 0.0, 0.9)),
         drawn("peak", "the highest rate", (1.0, 1e-6)),
         knob("first_step", "the step number of the first update", (0, 1)),
         dialect("warmup_from", "initial", "start of the warm-up: at initial_ratio, or at the minimum"),

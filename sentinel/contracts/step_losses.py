@@ -159,7 +159,7 @@ ROLLOUT_KL = Contract(
     ),
     observes=(
         Observed("rollout_kl", "the reported estimate; the term is a multiple of it"),
-        Observed("loss", "the loss that is differentiated, without its other terms"),
+        Observed("loss", "the loss that is differentiated, if it has only this term"),
         Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
     ),
     measure=_measure_rollout_kl,

@@ -55,7 +55,7 @@ def _labels(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Set the labels according to the mask, and add the batch's valid tokens to the token count of the step."""
+    """Set the labels according to the mask, and add the batch's trained tokens to ``batch_num_tokens``."""
     inputs["labels"] = _labels(inputs)
     if inputs["batch_num_tokens"] is not None:
         inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array()[:, 1:] != 0).sum()), 1)

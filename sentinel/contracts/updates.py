@@ -127,7 +127,7 @@ def _kl_loss(batch: Mapping[str, Any]) -> Any:
 
 
 def _term(values: Any, batch: Mapping[str, Any], name: str) -> Any:
-    """Aggregate the KL or entropy term of a loss."""
+    """Reduce the KL or the entropy of tokens to a scalar, by ``kl_agg_mode`` or ``entropy_agg_mode``."""
     mode = batch[f"{name}_agg_mode"] or batch["loss_agg_mode"]
     return aggregate(values, {**batch, **_WHOLE, "loss_agg_mode": mode})
 

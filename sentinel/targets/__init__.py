@@ -72,7 +72,7 @@ class Dialect:
     until: str = ""
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
-        """Return True if the dialect applies to a scenario."""
+        """Return True if the dialect applies to a scenario with these inputs (:attr:`where`)."""
         return all(inputs.get(name) in values for name, values in self.where.items())
 
 

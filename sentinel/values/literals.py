@@ -88,7 +88,7 @@ def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: boo
     _require_numbers(values)
     wide = np.array(values, dtype=None if _nonempty(values) else np.float64)
     if wide.dtype == object:
-        raise ValueError("rows of unequal length" if isinstance(values, list) else "a number does not fit")
+        raise ValueError("rows of unequal length" if isinstance(values, list) else "the integer does not fit 64 bits")
     return from_array(wide, dtype, requires_grad, contiguous)
 
 
