@@ -1,4 +1,7 @@
-"""Define the errors for an adapter that does not fit a revision. Such an error is not evidence of a bug."""
+"""Define errors for adapters that do not fit a revision, and stand-in objects that raise them.
+
+Such an error is not evidence of a bug.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class DriftError(Exception):
 
 
 class UnknownInputError(DriftError):
-    """Raised if a function has no parameter for ``input``, which the scenario sets."""
+    """Raised if the scenario sets ``input``, but the framework's function has no parameter for it."""
 
     def __init__(self, message: str, input: str) -> None:
         super().__init__(message)
@@ -26,16 +29,16 @@ class UnknownInputError(DriftError):
 class StandInMissingError(AttributeError):
     """Raised if the framework reads an attribute that a stand-in lacks.
 
-    It is an AttributeError, so ``hasattr``, and ``getattr`` with a default, work as usual.
+    The class derives from AttributeError, so that ``hasattr`` and ``getattr`` with a default work as usual.
     """
 
 
 class Neutral:
-    """Takes the place of an undefined attribute of a stand-in object, such as a stand-in for a counter or logger.
+    """The value of an undefined attribute of a :class:`Bookkeeping` object.
 
-    It is false, empty, and callable without effect. Operations on it return a neutral object too, and comparisons
-    return False. It is not a number: a boundary whose result contains a neutral object is reported as drift. The
-    evidence lists the names of replaced attributes.
+    A neutral object is false and empty. Calls and arithmetic operations have no effect and return the object itself;
+    comparisons return False. It is not a number: if a boundary's result contains a neutral object, drift is reported.
+    The evidence lists the names of the attributes that were replaced.
     """
 
     recorded: ClassVar[list[str]] = []
@@ -76,16 +79,17 @@ class Neutral:
     __setattr__ = __setitem__ = __exit__
 
 
-#: ``declared(attributes, name)`` returns a sequence with the target's default for a missing attribute. The sequence is
-#: empty if the default is unknown.
+#: A function ``declared(attributes, name)``. It returns a sequence with the framework's default for the attribute
+#: ``name``, which a stand-in with these ``attributes`` lacks. The sequence is empty if the default is unknown.
 Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 
 class StandInNamespace(SimpleNamespace):
     """A stand-in object whose error messages name the missing attribute.
 
-    A stand-in for a configuration takes missing options from the target's defaults (:func:`use_declared_defaults`). A
-    stand-in for ``self`` has the methods and class attributes of its class (:func:`give_class_attributes`).
+    A stand-in for a configuration gets missing options from the framework's defaults (:func:`use_declared_defaults`).
+    A stand-in for ``self`` has the methods and class attributes of the framework's class
+    (:func:`give_class_attributes`).
     """
 
     _owner: ClassVar[type | None] = None
@@ -100,14 +104,14 @@ class StandInNamespace(SimpleNamespace):
         for value in _declared[0](vars(self), name):
             setattr(self, name, value)
             return value
-        raise StandInMissingError(f"the code reads an attribute {name!r} that the stand-in does not have")
+        raise StandInMissingError(f"the framework reads the attribute {name!r}, which the adapter's stand-in lacks")
 
 
 _NOTHING = object()
 
 
 def give_class_attributes(stand_in: StandInNamespace, owner: type) -> None:
-    """Give a stand-in object the class attributes and methods of the class ``owner``."""
+    """Make the class attributes and methods of the class ``owner`` available on a stand-in object."""
     stand_in.__class__ = type(owner.__name__, (StandInNamespace,), {"_owner": owner})
 
 
@@ -124,7 +128,7 @@ class Bookkeeping(StandInNamespace):
 
 
 def use_declared_defaults(declared: Declared) -> None:
-    """Let stand-in objects read missing attributes from the framework's default configuration."""
+    """Set the function that returns the framework's defaults for missing attributes of all stand-in objects."""
     _declared[:] = [declared]
 
 
@@ -132,8 +136,8 @@ _declared: list[Declared] = [lambda *_: ()]
 
 
 class AbsentError(Exception):
-    """Raised if this version lacks a name that a binding requires. The adapter may still be correct."""
+    """Raised if the framework's version lacks what a scenario or a binding needs. The adapter may still be correct."""
 
 
 class RanksDisagreeError(Exception):
-    """Raised if simulated ranks call different collectives. A training run would hang there."""
+    """Raised if simulated ranks call different collectives. A training run would hang at this point."""

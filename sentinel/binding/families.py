@@ -69,7 +69,7 @@ def policy_loss(
     """Bind a policy loss.
 
     :param algorithm: the algorithm that the loss computes, or a sequence of algorithms if it has several.
-    :param knobs: the contract's optional inputs that the loss accepts; all other optional inputs get fixed values.
+    :param knobs: the contract's options that the loss has; all other options are fixed to their defaults.
     :param mode: the only aggregation mode of the loss; empty if it has several.
     :param weights: if True, the loss accepts importance weights of off-policy tokens.
     """
@@ -84,18 +84,14 @@ def policy_loss(
 def group_advantage(
     path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
-    """Bind a group-based advantage estimator such as GRPO. Optional inputs that are not in ``knobs`` get
-    fixed values.
-    """
+    """Bind a group-based advantage estimator such as GRPO. Options that are not in ``knobs`` have their defaults."""
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = more.pop("outputs", ("advantages", "returns"))
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
 
 
 def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
-    """Bind a function that normalises rewards by group. Optional inputs that are not in ``knobs`` get
-    fixed values.
-    """
+    """Bind a function that normalises rewards by group. Options that are not in ``knobs`` have their defaults."""
     fixed = {"mean_level": "group", **more.pop("fixed", {})}
     constants = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
     return Binding(path, "reward_normalisation", call=call, fixed=constants, **more)
@@ -104,7 +100,7 @@ def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
     """Bind a statistic over valid tokens, such as a masked mean. Its ``axis`` is numbered as in torch.
 
-    Optional inputs that are not in ``knobs`` are fixed.
+    Options that are not in ``knobs`` have their defaults.
     """
     fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs), **more.pop("fixed", {})}
     call = partial(call_with, values_of={"axis": AXIS})
@@ -150,7 +146,7 @@ NORMALISERS = {
     "questions": "spaces stop thousands words capitals article punctuation",
     "choices": "bracketed_letter letter_stop text_letter bracketed_text_letter",
 }
-#: A wording with two boxes. The last box has the answer.
+#: A wording of a response with two LaTeX boxes. The last box contains the answer.
 BOXES = ("boxed", "At first \\boxed{{1}}, then \\boxed{{{answer}}}.")
 #: The unchanged answer is repeated, so that a search draws it eight times as often as each notation.
 _AS_IS = ("as_is",) * 8
@@ -166,7 +162,7 @@ def rule_reward(
 ) -> Binding:
     """Bind a reward rule, which scores a response by comparing its text with the ground truth.
 
-    :param wordings: the wordings of a response that a search draws.
+    :param wordings: templates of a response's text, from which a search draws.
     :param notations: the answer formats that the rule accepts: a key of :data:`NORMALISERS`, or names from the
         contract's ``NOTATIONS``, separated by spaces.
     """
@@ -192,8 +188,8 @@ def sampling_request(
     :param ask: ``ask(boundary, configuration) -> request``; the request has the engine's parameter names.
     :param fields: option -> its field, in the form that :func:`~sentinel.binding.kit.with_options` accepts.
     :param extra: further fields of the configuration.
-    :param parsed: if True, ``made_by`` names a function that returns the function which adds the framework's arguments
-        to a parser.
+    :param parsed: if True, ``made_by`` names a function without parameters. It returns another function, which adds the
+        framework's arguments to a parser.
     """
     module, _, name = made_by.rpartition(".")
     call = partial(request_sampling, ask, module, name, fields, extra or {}, parsed)
@@ -202,12 +198,12 @@ def sampling_request(
     return Binding(path, "sampling_request", call=call, imports=modules, stand_ins=stand_ins, fixed=lacks, **more)
 
 
-#: The stand-in of :func:`~sentinel.binding.kit.with_base64`.
+#: Declares the replacement that :func:`~sentinel.binding.kit.with_base64` makes.
 BASE64 = StandIn("pybase64", "Python's own base64 returns the same as the faster package")
 WEIGHTS = StandIn("engine", "records the version of its weights, and has the memory levels of vLLM's sleep mode")
 _ENGINE = StandIn("engine", "replaces the inference engine and returns the scenario's tokens")
 WORDS = StandIn("tokenizer", "treats each word as a token, with a chat template in ChatML format")
-#: The stand-in of :func:`~sentinel.binding.kit.on_ranks`.
+#: Declares the replacement that :func:`~sentinel.binding.kit.on_ranks` makes.
 RANKS = StandIn("ranks", "ranks are threads of one process, and torch.distributed's functions are replaced")
 MPU = StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage")
 
@@ -221,11 +217,11 @@ def rollout(
     fixed: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Binding:
-    """Bind a rollout loop, in which an inference engine and an environment take turns.
+    """Bind a rollout loop, in which an inference engine and an environment alternate.
 
     :param takes: names of the inputs that a search draws, separated by spaces, in addition to ``options``, ``heard``
-        and ``system``. All other inputs keep their defaults, which give one turn.
-    :param role: the role of the messages that come between two answers of the model.
+        and ``system``. All other inputs have their defaults, with which the model answers once.
+    :param role: the role of the messages between two answers of the model.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}
     constants = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
@@ -267,9 +263,7 @@ class Container:
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def surgery(self, path: str, kind: str, do: Surgery, **more: Any) -> Binding:
-        """Bind an operation on a batch container, such as splitting, concatenating, reordering, repeating or padding
-        rows.
-        """
+        """Bind an operation on the rows of a batch container, such as splitting, reordering, repeating or padding."""
         fixed = {"surgery": kind, **self.common.get("fixed", {}), **more.pop("fixed", {})}
         call = partial(operate, self.make, self.read, do)
         return Binding(path, "row_surgery", call=call, **{**self.common, **more, "fixed": fixed})

@@ -27,7 +27,7 @@ _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the advantage step and observe its outputs. Set advantages and returns to 0 where the returned loss mask is
+    """Observe the outputs of the advantage step. Advantages and returns are set to 0 where the returned loss mask is
     0."""
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
     observation = {key: outputs[key] for key in _KEYS}
@@ -92,7 +92,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
-    """Translate a normalisation's configuration to the inputs of
+    """Convert a normalisation's configuration to the inputs of
     :func:`sentinel.contracts.normalisation.normalised`."""
     return {
         "group": group,

@@ -21,9 +21,9 @@ LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-tok
 #: The inputs of :func:`aggregate` in addition to the per-token losses and the mask.
 #:
 #: A search draws ``batch_num_tokens`` and ``global_batch_size`` as the tokens and sequences of *other* microbatches
-#: and ranks; :func:`count_globally` adds the batch's own.
+#: and ranks; :func:`count_globally` adds those of the batch itself.
 AGGREGATION_INPUTS = (
-    drawn("loss_agg_mode", "how per-token losses are reduced to one", LOSS_AGG_MODES, "token-mean", kind="string"),
+    drawn("loss_agg_mode", "how per-token losses are reduced to a scalar", LOSS_AGG_MODES, "token-mean", kind="string"),
     drawn("batch_num_tokens", "valid tokens of the global batch", (None, 0, 3), kind="number"),
     drawn("global_batch_size", "valid sequences of the global batch", (None, 0, 2), kind="number"),
     drawn("dp_size", "data-parallel ranks whose losses are averaged", (None, 1, 2), kind="number"),
@@ -47,7 +47,7 @@ AGGREGATION_INPUTS = (
 
 
 def aggregated(mode: str) -> dict[str, Any]:
-    """Return the inputs to fix for a boundary that has only this aggregation mode and takes no global counts."""
+    """Return the fixed inputs of a boundary that has only this aggregation mode and no parameters for global counts."""
     counts = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
     return {"loss_agg_mode": mode, **dict.fromkeys(counts)}
 
@@ -146,9 +146,9 @@ def row_mean(values: Any, mask: Any) -> Any:
 
 
 def fraction(flags: Any, mask: Any) -> float:
-    """Compute the fraction of valid tokens whose flag is set. A scalar is returned unchanged.
+    """Return the mean of flags [batch, tokens] over valid tokens. A scalar is returned as a float.
 
-    Some boundaries return a flag per token and leave the mean to their caller.
+    Some boundaries return a scalar; others return a flag per token, and their caller computes the mean.
     """
     if not isinstance(flags, torch.Tensor):
         return float(flags)
@@ -162,7 +162,7 @@ def fraction(flags: Any, mask: Any) -> float:
 
 
 def leaf(value: Any) -> Any:
-    """Copy a tensor as a leaf that requires gradients, with the same memory layout."""
+    """Return a copy of a tensor that is a leaf, requires gradients and has the same memory layout."""
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     try:
         copy.copy_(value.detach())
@@ -184,7 +184,7 @@ def detached(value: Any) -> Any:
 
 
 def metric(value: Any, mask: Any) -> float | None:
-    """Return a reported metric as a number; None if it is missing. Values per token are averaged."""
+    """Return a reported metric as a number: of values per token, the mean. Return None if it is missing."""
     return None if value is None else fraction(detached(value), mask)
 
 
@@ -225,10 +225,10 @@ def replaced(value: Tensor, array: Any) -> Tensor:
 
 
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
-    """Replace a log-prob and a log-ratio, in place, by two log-probs that have this log-ratio.
+    """Convert a drawn log-prob ``current`` and log-ratio ``other``, in place, to two log-probs with this log-ratio.
 
     A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The drawn log-prob becomes
-    the larger of the two, so that neither is positive.
+    the larger of the two results, so that neither is positive.
     """
     top, ratio = inputs[current], inputs[other]
     values, ratios = top.array().astype(np.float64), ratio.array().astype(np.float64)
@@ -243,7 +243,7 @@ def spreading(current: str, other: str) -> Callable[[dict[str, Any], Choose], di
 
 
 def with_a_token(inputs: dict[str, Any], choose: Choose, name: str = "response_mask") -> dict[str, Any]:
-    """Give every response a valid token, because a response without tokens is never sampled."""
+    """Make at least one token of every response valid, because no policy samples a response without tokens."""
     filled = inputs[name].array() != 0
     filled[:, 0] |= ~filled.any(-1)
     inputs[name] = replaced(inputs[name], filled.astype(int))
@@ -262,8 +262,8 @@ _DIVISORS = {
 def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Convert the drawn counts of the other microbatches and ranks, in place, to counts of the global batch.
 
-    A global count is at least 1, even for a single empty batch. If the scenario omits the global count that its
-    aggregation mode divides by, the batch is the whole global batch, and ``dp_size`` becomes 1.
+    A global count is at least 1, even for a single empty batch. If the scenario omits the global count by which its
+    aggregation mode divides, there are no other ranks: ``dp_size`` becomes 1.
     """
     lengths = (inputs["response_mask"].array() != 0).sum(-1)
     for name, own in (("batch_num_tokens", int(lengths.sum())), ("global_batch_size", int((lengths > 0).sum()))):
@@ -276,18 +276,18 @@ def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split the batch into microbatches of consecutive rows whose losses add up to the loss of the whole batch.
+    """Split the batch into two microbatches of consecutive rows, whose losses must add up to that of the whole batch.
 
-    Every part keeps the global counts. The scenario must therefore set the count by which its aggregation mode divides.
+    Both parts have the batch's global counts, so the scenario must set the count by which its aggregation mode divides.
 
     :raises DoesNotApply: if the batch has a single row, or if the scenario does not set that count.
     """
     rows = inputs["response_mask"].shape[0]
     if rows < 2:
-        raise DoesNotApply("one row cannot be split")
+        raise DoesNotApply("a batch of one row cannot be split")
     divisor = _DIVISORS.get(inputs["loss_agg_mode"])
     if divisor is not None and inputs[divisor] is None and inputs.get("sequence_norm") != "sum":
-        raise DoesNotApply(f"{inputs['loss_agg_mode']} of a part of the batch cannot be computed without {divisor}")
+        raise DoesNotApply(f"{inputs['loss_agg_mode']} of a part of the batch is undefined unless {divisor} is set")
     cut = choose.integer(1, rows - 1)
     return [{name: _rows(value, part, rows) for name, value in inputs.items()} for part in _parts(cut, rows)]
 

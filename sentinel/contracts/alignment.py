@@ -13,7 +13,7 @@ _BLOCKS = ((1, 1), (1, 2), (2, 1), (3, 1), (1, 3), (2, 2))
 
 
 def _oracle_token_alignment(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the text wherever both tokenizers end a token. The tokens between two cuts form a chunk."""
+    """Cut the text at each position where both tokenizers end a token. The tokens between two cuts form a chunk."""
     ends = [[len("".join(inputs[side][: place + 1])) for place in range(len(inputs[side]))] for side in _SIDES]
     cuts = sorted({*ends[0]} & {*ends[1]})
     chunks = [[sum(cut < end for cut in cuts) for end in own] for own in ends]

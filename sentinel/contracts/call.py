@@ -41,7 +41,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function; observe the result, the gradients of the sum of the outputs, and the changed arguments."""
+    """Call the function, and observe the result, the gradients of the sum of all outputs, and the changed arguments."""
     arguments = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
     before = _snapshot(arguments)
     raised = None
@@ -86,13 +86,13 @@ CALL = Contract(
         Input(
             "self",
             "any",
-            "the instance, for a method named through its class: {new: …} or {namespace: …}",
+            "the instance, if the boundary is a method: {new: …} or {namespace: …}",
             default=None,
         ),
         Input("catch", "boolean", "observe an exception as `raised` instead of failing", default=False),
     ),
     observes=(
-        Observed("returned", "the returned value; address its parts with returned.KEY and returned.INDEX"),
+        Observed("returned", "the returned value; returned.KEY and returned.INDEX select its items"),
         Observed("raised", "type and message of the exception, if `catch` is true"),
         Observed("gradients", "gradients of the sum of all differentiable outputs, by argument"),
         Observed("mutated", "the arguments that the call changed"),

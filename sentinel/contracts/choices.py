@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Choices:
-    """Implements :class:`~sentinel.contracts.contract.Choose` by reading bytes. After the last byte it reads zeros.
+    """Implements :class:`~sentinel.contracts.contract.Choose`: each choice uses the next byte, or 0 after the last one.
 
-    A search draws the bytes once, which is cheap. What the search draws next then does not depend on a law's choices,
-    or on whether the law makes variants at all.
+    A search draws all bytes at once, which is cheap. Its later draws then do not depend on the number of choices that a
+    law makes.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -1,6 +1,6 @@
-"""Define a contract: the definition of one kind of function, independent of the framework.
+"""Define contracts: each defines one kind of function, independent of the framework.
 
-A contract is read by the controller (which never imports torch) and by the worker.
+The controller, which never imports torch, and the worker import the same contracts.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class DoesNotApply(Exception):
 
 
 class Choose(Protocol):
-    """Makes random choices for laws and contracts. A search can record, repeat and shrink them.
+    """Makes random choices for laws and contracts. A search can record, repeat and shrink the choices.
 
-    Choices shrink towards the first or smallest, so list the simplest first.
+    A choice shrinks towards the first option or the smallest number, so list the simplest option first.
     """
 
     def integer(self, low: int, high: int) -> int:
@@ -63,22 +63,22 @@ class Input:
     :ivar kind: ``tensor``; ``labels`` (one string or number per row); ``mapping`` (configuration, plain data); ``any``
         (a typed literal of the recipe language); or a scalar kind.
     :ivar meaning: one sentence, with the unit.
-    :ivar dtype: the dtype of the tensor if a scenario gives a plain list.
+    :ivar dtype: the tensor's dtype if the scenario contains a plain list.
     :ivar shape: symbolic dimensions, such as ``("batch", "tokens")``.
-    :ivar default: the value if a scenario omits the input: a plain value, or a function that gets the scenario with the
-        inputs declared before this one and returns a literal. Evidence lists it as a default.
+    :ivar default: the value if a scenario omits the input: a plain value, or ``default(inputs)``, which returns a
+        literal computed from the inputs that are declared before this one. Evidence lists the value as a default.
     :ivar differentiable: whether gradients with respect to this input are meaningful.
     :ivar domain: the values that a search draws for a tensor: a key of :data:`sentinel.search.scenarios.DOMAINS`
         (``log_prob``, ``reward``, ``mask``, ...). Empty: a search leaves the input at its default.
     :ivar choices: the values that a search draws if the input is not a tensor, the simplest first. Empty: a search
         leaves the input at its default.
-    :ivar dtypes: other dtypes in which callers may pass the same values (a mask as bool, int64, float32).
+    :ivar dtypes: other dtypes in which frameworks pass the same values (a mask as bool, int64, float32).
     :ivar knob: True if the option must have an effect: when a change of its value changes the oracle's result, it must
         change the boundary's result too (``every_knob_counts``).
     :ivar dialect: True if this is a property of the boundary instead of an input: a choice on which papers and
         frameworks legitimately differ. Only the oracle reads it. An adapter declares it for a binding, with a reason
         (:class:`sentinel.targets.Dialect`).
-    :ivar problem: ``problem(value)`` says what is wrong with a scenario's value; empty if nothing is.
+    :ivar problem: ``problem(value)`` returns why a scenario's value is invalid; empty if it is valid.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Input:
 
 TOKENS = ("batch", "tokens")
 
-#: The shape of :data:`PER_ACTION` if a step has several actions (``actions_per_step``).
+#: The shape of the inputs and keys in :data:`PER_ACTION` if a step has several actions (``actions_per_step``).
 ACTIONS = (*TOKENS, "actions")
 #: The inputs and observed keys with one number per action. All other inputs and keys have one number per step.
 PER_ACTION = ("log_probs", "old_log_probs", "rollout_log_probs", "per_token_gradient")
@@ -117,7 +117,7 @@ def per_row(name: str, meaning: str, domain: str = "", **more: Any) -> Input:
 def token_mask(
     meaning: str = "1 for tokens that count", dtypes: tuple[str, ...] = ("bool", "int64"), **more: Any
 ) -> Input:
-    """Declare the mask of valid tokens."""
+    """Declare the mask of valid tokens, ``response_mask`` [batch, tokens]."""
     return per_token("response_mask", meaning, "mask", dtypes=dtypes, **more)
 
 
@@ -137,7 +137,7 @@ _KINDS: Mapping[type, InputKind] = {bool: "boolean", int: "integer", float: "num
 def drawn(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare an option. A search draws one of its values; the first is the default."""
+    """Declare an option. A search draws one of ``choices``; the default is ``default``, or else the first choice."""
     first = next(choice for choice in choices if choice is not None)
     default = choices[0] if default is _FIRST else default
     return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices)
@@ -146,12 +146,12 @@ def drawn(
 def knob(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare an option that must have an effect: see :attr:`Input.knob`."""
+    """Declare an option that must have an effect (:attr:`Input.knob`); otherwise the same as :func:`drawn`."""
     return replace(drawn(name, meaning, choices, default, kind), knob=True)
 
 
 def dialect(name: str, default: Any, meaning: str, kind: InputKind | None = None) -> Input:
-    """Declare a choice on which papers and frameworks legitimately differ. The default is the papers' choice."""
+    """Declare a choice on which papers and frameworks legitimately differ. The default is that of the papers."""
     return Input(name, kind or _KINDS.get(type(default), "number"), meaning, default=default, dialect=True)
 
 
@@ -181,9 +181,9 @@ Measure = Callable[[Callable[..., Mapping[str, Any]], Mapping[str, Any]], Mappin
 
 
 def returned(**forms: str) -> Measure:
-    """Return a ``measure`` function that observes the returned values with these names.
+    """Return a ``measure`` function that observes outputs of the boundary.
 
-    :param forms: name -> form. ``as_is``: unchanged. ``counted``: a tensor, set to 0 on masked tokens. ``number``: a
+    :param forms: output -> form. ``as_is``: unchanged. ``counted``: a tensor, set to 0 on masked tokens. ``number``: a
         float. ``truth``: a bool. ``integers``, ``numbers`` and ``singles``: a list, converted to an int64, float64 or
         float32 tensor. None stays None. A ``?`` after a form means that a boundary may lack this output.
     """
@@ -219,10 +219,10 @@ class Contract:
     :ivar summary: one sentence.
     :ivar source: the paper or definition that the contract follows.
     :ivar observes: every key that :attr:`measure` returns; a recipe that expects any other key is invalid.
-    :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
+    :ivar oracle: the reference in float64: ``oracle(inputs) -> outputs`` with canonical names, as :attr:`source` says.
     :ivar law: the name of the law that gives the verdict of a recipe without expected values. The default is
         ``the_oracle_agrees`` if there is an oracle.
-    :ivar open_keys: whether boundaries of this contract may add keys (only the generic ``call``).
+    :ivar open_keys: whether recipes may expect keys that are not in :attr:`observes` (only the contract ``call``).
     :ivar aliases: another name, used by frameworks or recipes -> the input or observed key.
     :ivar laws: the names of the laws that every boundary of the contract must satisfy; a search checks them.
     :ivar mask: the input that masks tokens; empty if there is none.
@@ -230,11 +230,11 @@ class Contract:
     :ivar arrange: ``arrange(inputs, choose) -> inputs``: makes a drawn scenario realistic (a reward on the last token
         only, global token counts that agree with the mask). Runs in the controller, on literals.
     :ivar parts: ``parts(inputs, choose) -> [inputs, ...]``: splits a batch into microbatches or ranks, with the global
-        normalisers. Their losses and gradients add up to those of the batch (``parts_add_up``). Runs in the controller.
-        Raises :class:`~sentinel.laws.law.DoesNotApply` if the scenario cannot be split.
-    :ivar put_text: ``put_text(inputs, text, length) -> [(inputs, defined), ...]``: puts a string that the code looks
-        for into the scenario's text, or makes the text ``length`` characters long. ``defined`` is False if the contract
-        does not define the result, because it depends on what the code does with the string.
+        normalisers. The parts' losses and gradients must add up to those of the batch (``parts_add_up``). Runs in the
+        controller. Raises :class:`~sentinel.laws.law.DoesNotApply` if the scenario cannot be split.
+    :ivar put_text: ``put_text(inputs, text, length) -> [(inputs, defined), ...]``: makes scenarios whose text contains
+        ``text``, a string literal of the boundary's code; or, if ``text`` is empty, has ``length`` characters.
+        ``defined`` is False if the contract does not define the result.
     """
 
     name: str
@@ -264,7 +264,7 @@ class Contract:
 
     @property
     def of_its_module(self) -> Any:
-        """Return a function from the module that defines the contract. :attr:`measure` may be from another module."""
+        """Return a function of the module that defines the contract; :attr:`measure` may be from another module."""
         return self.oracle if isinstance(self.measure, partial) else self.measure
 
     @property
@@ -276,8 +276,8 @@ class Contract:
         return self._named.get(name)
 
     def with_actions(self) -> Contract:
-        """Return a version of the contract for steps that consist of several actions; inputs in :data:`PER_ACTION` get
-        the shape :data:`ACTIONS`."""
+        """Return a copy of the contract for steps of several actions. Inputs and keys in :data:`PER_ACTION` have the
+        shape :data:`ACTIONS`."""
         return replace(
             self,
             inputs=tuple(replace(item, shape=ACTIONS) if item.name in PER_ACTION else item for item in self.inputs),
@@ -285,8 +285,8 @@ class Contract:
         )
 
     def lacking(self, *has: str) -> dict[str, Any]:
-        """Return the defaults of all options except those in ``has``. The binding of a function that has only these
-        options fixes all others to their defaults."""
+        """Return option -> default for all knobs that are not in ``has``: the inputs that a binding fixes if its
+        function has only the options in ``has``."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -299,7 +299,7 @@ class Contract:
         return tuple(item.key for item in self.observes)
 
 
-#: The laws of every boundary: it agrees with its contract's oracle and changes nothing else.
+#: The laws of every boundary: its result agrees with the oracle, and the call changes nothing else.
 AS_DEFINED = ("the_oracle_agrees", "nothing_else_is_touched")
 
 _OF_TOKENS = (
@@ -323,7 +323,7 @@ _OF_TOKENS = (
 
 
 def laws(names: str, *more: str) -> tuple[str, ...]:
-    """Return the law names in a blank-separated string, followed by ``more``."""
+    """Return the law names in ``names``, which are separated by spaces, followed by ``more``."""
     return (*names.split(), *more)
 
 

@@ -23,7 +23,7 @@ _SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_
 def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
     """Convert turns to chat messages in which every word is distinct.
 
-    :param conversation: turns ``(role, number of words)``, each optionally with a text that ends the message.
+    :param conversation: turns ``(role, number of words)`` or ``(role, number of words, text at the end)``.
     """
     return [
         {"role": role, "content": " ".join([*(f"w{turn}.{word}" for word in range(words)), *text])}
@@ -32,7 +32,7 @@ def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
 
 
 class ChatTokenizer:
-    """A tokenizer that makes each word one token, with ChatML's chat template.
+    """A tokenizer with one token per word and ChatML's chat template.
 
     :param default_system: whether the template adds a system message to a chat without one.
     :param tools_share_a_turn: whether consecutive tool messages form one user turn.
@@ -46,7 +46,7 @@ class ChatTokenizer:
 
     def __init__(self, default_system: bool = False, tools_share_a_turn: bool = False) -> None:
         self._default_system, self._shared = default_system, tools_share_a_turn
-        # code that expects a processor reads its attribute ``tokenizer``
+        # some code expects a processor and reads its attribute ``tokenizer``
         self.tokenizer, self.model_input_names = (self, ("input_ids", "attention_mask"))
 
     def written(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
@@ -110,7 +110,7 @@ class ChatTokenizer:
         return_dict: bool = False,
         **options: Any,
     ) -> Any:
-        # Only the tokenizer's own template may add a system message; one that the caller passes does not.
+        # Only the tokenizer's own template may add a system message; a template that the caller passes does not.
         writer = self if options.get("chat_template") is None else ChatTokenizer(False, self._shared)
         text = writer.written(conversation, add_generation_prompt)
         if not tokenize:
@@ -169,10 +169,10 @@ def _plain(ids: Any) -> list[int]:
 
 
 def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function, and observe which tokens of the chat it trains.
+    """Observe the tokens of a chat and which of them are trained.
 
-    ``call`` returns the ids of the chat and a mask of the trained tokens, or no ids if no token is trained. The new
-    line after the last message is not compared, because some templates omit it.
+    ``call`` returns ``token_ids`` and their ``loss_mask``; ``token_ids`` is None if the chat is left out. The new line
+    after the last message is not compared, because some templates omit it.
     """
     outputs = call(**inputs)
     ids = [] if outputs.get("token_ids") is None else _plain(outputs["token_ids"])
@@ -183,8 +183,8 @@ def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train on the policy's words and on the end token of each of its turns, which the policy generates too. Do not
-    train on tokens that the template adds."""
+    """Return the tokens of the chat, and a mask of the tokens that the policy generates: its words, and the end token
+    of each of its turns. Other tokens of the template are not trained."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     trained = tokenizer.spoken(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
@@ -209,7 +209,7 @@ def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
-    """End each message with a string, unless the string contains a token of the template."""
+    """Append a string to each message. Return no scenario if the string contains a token of the template."""
     if not text or any(token in _SPECIAL for token in re.findall(rf"\w+|{_TOKEN}", text)):
         return []
     conversation = [[role, words, text] for role, words, *_ in inputs["conversation"]]

@@ -1,4 +1,4 @@
-"""Define contracts of the driver and its workers: the training batch, router replay, and a short training run."""
+"""Define contracts of the driver and its workers: the training batch, router replay, and one step of a trainer."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ TRAINING_INPUT = Contract(
             "options that a search adds to the configuration because they need rollout log-probs; empty: none",
             default={},
         ),
-        Input("option", "string", "the option that a clear error names", default=""),
+        Input("option", "string", "the option that the error message must name", default=""),
     ),
     observes=(
         Observed("accepted", "whether a batch was made"),
@@ -213,7 +213,7 @@ def _measure_constructed_trainer(call: Callable[..., Mapping[str, Any]], inputs:
 
 
 def _oracle_constructed_trainer(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what must hold for every trainer: its options have the configured values, it takes one step, and it logs
+    """Return the results that are defined for every trainer: it has the configured options, takes one step, and logs
     the loss that it minimised."""
     return {"attributes": {}, "losses": [], "steps": 1, "logged": [], "update": None, "batches": []}
 
@@ -235,7 +235,7 @@ CONSTRUCTED_TRAINER = rule(
     observes=(
         Observed("other_settings", "number of options whose value differs from the trainer's attribute of that name"),
         Observed("steps", "number of optimizer steps"),
-        Observed("loss_gap", "the logged loss, minus the sum of the losses that were minimised"),
+        Observed("loss_gap", "the logged loss minus the sum of the minimised losses"),
         Observed("update", "change of all weights, per unit of the learning rate", ("weights",), "metric"),
         Observed("update_norm", "Euclidean norm of this change", role="metric"),
         Observed("logged", "the logged metrics, without times", ("metrics",), "metric"),

@@ -36,9 +36,9 @@ _ROUNDED = (0.1, 0.9)
 
 
 def _measure_group_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare the returned rows with the rows that were passed in.
+    """Observe which rows are kept, and whether they are unchanged and in order.
 
-    :param call: returns the ``numbers`` of the kept rows and their ``rewards``, which a framework may round to float32.
+    ``call`` returns the ``numbers`` of the kept rows and their ``rewards``, which a framework may round to float32.
     """
     outputs = call(**inputs)
     numbers = list(outputs["numbers"])
@@ -61,7 +61,7 @@ def _oracle_group_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_group_filter(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Arrange the groups as the function requires, and often give the last group equal rewards."""
+    """Arrange the groups as ``group_layout`` requires. In two of three scenarios, the last group has equal rewards."""
     inputs = lay_out_groups(inputs, choose)
     rewards = inputs["rewards"]
     if choose.integer(0, 2) < 2:

@@ -1,4 +1,4 @@
-"""State the definition of a contract as one formula, for reports."""
+"""List the definitions of contracts as formulas, which reports show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.contracts.contract import Contract
 _RATIO = "r = exp(log p - log p_old)"
 _KL = {"k1": "-x", "abs": "|x|", "k2": "x^2 / 2", "k3": "exp(x) - 1 - x", "low_var_kl": "exp(x) - 1 - x"}
 
-#: Contract -> options (``name=value``) -> formula. The first entry whose options all equal the scenario's applies.
+#: Contract -> options (``name=value``) -> formula. The first entry applies whose options agree with the scenario.
 FORMULAS: Mapping[str, Mapping[str, str]] = {
     "advantage_normalisation": {
         "": "A' = (A - mean(A)) / (std(A) + eps), over the valid tokens  [arXiv:2006.05990, section 3.3]"
@@ -93,7 +93,7 @@ FORMULAS: Mapping[str, Mapping[str, str]] = {
 
 
 def formula_of(contract: Contract, inputs: Mapping[str, Any]) -> str:
-    """Return a contract's definition as a formula, with its source; empty if none is listed for these options.
+    """Return a contract's definition as a formula, with its source; empty if :data:`FORMULAS` has none for the options.
 
     :param inputs: a scenario, or the options of a function; omitted inputs have their defaults.
     """

@@ -46,8 +46,8 @@ _WHITENED = ("gdpo", "reinforce_plus_plus_baseline")
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages. With the score ``s_i`` of response i (the sum of its rewards) and the ``n`` scores of its
-    group, ``A_it =``
+    """Compute advantages. The score ``s_i`` of response i is the sum of its rewards; mean and std are those of the
+    ``n`` scores in its group. ``A_it =``
 
     * grpo (arXiv:2402.03300, section 4.1.2): ``(s_i - mean) / (std + epsilon)``; without std, Dr. GRPO
       (arXiv:2503.20783, section 3.2): ``s_i - mean``;
@@ -65,8 +65,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
       epsilon)`` with the reward-to-go G and ``W_it = sum_{k <= t} |grad log p_ik|^2``, where the squared norm of the
       gradient with respect to the logits is ``1 - 2 p + sum_v p_v^2``; t numbers the valid tokens of each response.
 
-    Groups contain only responses with a valid token: a rejected row is an absent row. The return equals the
-    advantage; for remax and optimal_token_baseline it is the reward to go.
+    Groups contain only responses with a valid token, because a rejected row must have the effect of an absent one. The
+    return equals the advantage; for remax and optimal_token_baseline it is the reward to go.
     """
     valid = inputs["response_mask"] != 0
     rewards = inputs["token_level_rewards"]
@@ -175,7 +175,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Log-probs of tokens that a search draws, and shares of the remaining probability that one other token gets.
+#: A search draws a token's log-prob, and the share of the remaining probability that goes to a single other token.
 _TOKEN_LOG_PROBS = (-1.0, -0.5, -2.0, -0.125, 0.0)
 _OTHER_SHARES = (0.5, 1.0, 0.1)
 

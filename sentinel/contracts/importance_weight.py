@@ -41,7 +41,10 @@ from sentinel.values.literals import tensor
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe ``weights``, ``kept`` or both, [batch, tokens] or [batch, 1], and ``clip_fraction``."""
+    """Observe importance weights, kept tokens and the clip fraction.
+
+    ``call`` returns ``weights``, ``kept`` or both, [batch, tokens] or [batch, 1], and optionally ``clip_fraction``.
+    """
     mask = inputs["response_mask"]
     valid = mask != 0
     old_log_probs = leaf(inputs["old_log_probs"])
@@ -49,7 +52,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     weights, kept = (
         None if outputs.get(key) is None else outputs[key].expand(mask.shape) for key in ("weights", "kept")
     )
-    # Values on masked tokens have no meaning, so they are set to 0, in the oracle's outputs too.
+    # Values on masked tokens are undefined, so they are set to 0, in the oracle's outputs too.
     decision = None if kept is None else ((detached(kept) != 0) & valid).to(inputs["old_log_probs"].dtype)
     return {
         "weights": None if weights is None else torch.where(valid, detached(weights), 0.0),
@@ -189,7 +192,7 @@ IMPORTANCE_WEIGHT = Contract(
         Observed("weights", "weight of each token; None if only a decision is returned", TOKENS),
         Observed("weight_gradient", "d sum(weights) / d old_log_probs", TOKENS, "gradient"),
         Observed("kept", "1 for kept tokens, 0 for masked tokens", TOKENS),
-        Observed("sequence_kept", "for sequence levels: 1 for kept sequences", TOKENS, "decision"),
+        Observed("sequence_kept", "1 for tokens of kept sequences; None at level token", TOKENS, "decision"),
         Observed("clip_fraction", "fraction of valid tokens whose weight is clipped or masked", role="metric"),
     ),
     measure=_measure,
@@ -206,7 +209,7 @@ IMPORTANCE_WEIGHT = Contract(
 def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe the rejection mask, and the policy loss multiplied by this mask.
 
-    A position leaks if it is a valid token with a non-zero loss, although another token of its sequence is rejected.
+    A token leaks if it is valid and has a non-zero loss although a token of its sequence is rejected.
     """
     outputs = call(**inputs)
     valid = inputs["response_mask"].to(torch.bool)
@@ -251,8 +254,8 @@ def _arrange_sequence_rejection(inputs: dict[str, Any], choose: Choose) -> dict[
     """Draw advantages per sequence or per token, and a threshold near some row's statistic.
 
     If a sequence has advantages of both signs, the oracle does not apply, but the laws do. The threshold is the drawn
-    one, or about 0.5 or 1.5 times a row's statistic, so that a wrong statistic (a sum, or a mean over other tokens)
-    falls on the other side of the threshold.
+    one, or about 0.5 or 1.5 times the statistic of some row. A wrong statistic (a sum, or a mean over other tokens) is
+    then on the other side of the threshold.
     """
     spread(inputs, "log_probs", "old_log_probs")
     if choose.integer(0, 1) == 0:
@@ -288,7 +291,7 @@ SEQUENCE_REJECTION = Contract(
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(default=_ones),
         knob("opsm_delta", "threshold of the mean sequence KL, in nats", (0.11, 0.07, 0.31, 1.13), REQUIRED),
-        per_token("ppo_kl", "old minus current log-prob, as the policy loss uses it", default=_ones),
+        per_token("ppo_kl", "old log-prob minus current log-prob, as computed for the policy loss", default=_ones),
         Input("eps_clip", "number", "lower clip range of the policy loss", default=0.2),
         Input("eps_clip_high", "number", "upper clip range of the policy loss", default=0.2),
     ),

@@ -29,8 +29,8 @@ def _measure_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute Schulman's estimates of the KL divergence from the log-probs of one token.
 
-    For a sample of the policy p and the reference q: ``r = q / p``, and ``k1 = -log r``, ``k2 = (log r)^2 / 2``,
-    ``k3 = (r - 1) - log r``. An estimator with a ``+`` has the gradient of k2.
+    With the ratio ``r = q / p`` of the reference q to the policy p, which sampled the token: ``k1 = -log r``, ``k2 =
+    (log r)^2 / 2``, ``k3 = (r - 1) - log r``. An estimator with a ``+`` has the gradient of k2.
     """
     log_r = inputs["ref_log_probs"] - inputs["log_probs"]
     mask = inputs["response_mask"]

@@ -30,8 +30,8 @@ from sentinel.values.lazy import torch
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Aggregate twice to observe two gradients: with respect to a parameter that multiplies the losses, and with
-    respect to the losses themselves."""
+    """Observe the aggregated loss and two of its gradients, with respect to a parameter ``theta`` that multiplies the
+    losses, and with respect to the losses."""
     arguments = {name: value for name, value in inputs.items() if name not in ("loss_mat", "theta", "learning_rate")}
     loss_mat = inputs["loss_mat"]
     theta = torch.nn.Parameter(torch.tensor(float(inputs["theta"]), dtype=loss_mat.dtype, device=loss_mat.device))

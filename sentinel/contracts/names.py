@@ -31,10 +31,10 @@ _SAME_WORDS = {
 }
 _WORDS = {word: one for one, several in _SAME_WORDS.items() for word in several.split()}
 
-#: A parameter with a shorter name is never suggested, because it resembles many inputs by chance.
+#: A parameter whose name has fewer characters is never suggested, because it resembles many inputs by chance.
 _SHORTEST = 3
 
-#: Words that tell two quantities apart: a parameter with one of them is never suggested for an input without it.
+#: Words that distinguish quantities. A parameter with such a word is never suggested for an input without this word.
 _DISTINCT = frozenset(
     {"ref", "old", "behaviour", "rollout", "chosen", "rejected", "low", "high", "reward", "return", "value", "mask"}
     | {"done", "terminal", "terminated", "truncated"}  # flags for the end of an episode, not a response mask
@@ -117,7 +117,7 @@ SHARED: Mapping[tuple[str, ...], str] = {
 
 @dataclass(frozen=True)
 class Matching:
-    """The parameter that was found for each input.
+    """The result of :func:`match_names`.
 
     :ivar names: input -> parameter. A parameter may supply several inputs.
     :ivar missing: required inputs without a parameter.
@@ -140,8 +140,8 @@ def match_names(
 ) -> Matching:
     """Match a function's parameters to the inputs of a contract.
 
-    Required inputs are matched first, even if a parameter's name fits another input better: if a value loss has the
-    parameters ``values`` and ``old_values``, its predictions are in ``values``.
+    Required inputs are matched first, even if a parameter's name fits another input better. So if a value loss has the
+    parameters ``values`` and ``old_values``, then ``values`` is matched to the predictions.
 
     :param required: the parameters without a default.
     :param given: input -> parameter, or None if the function has no such parameter. These matches take precedence.
@@ -177,7 +177,7 @@ def match_names(
 def suggest_names(
     contract: Contract, parameters: Iterable[str], inputs: Iterable[str], likeness: float = 0.4
 ) -> dict[str, str]:
-    """Return the most similar parameter for each input; inputs without a similar one are left out."""
+    """Return input -> the most similar parameter, if their similarity (0 to 1) is at least ``likeness``."""
     parameters = list(parameters)
     pairs = []
     for name in inputs:
@@ -195,7 +195,7 @@ def suggest_names(
 
 
 def fits(contract: Contract, name: str, parameter: str) -> int | None:
-    """Return how well a parameter's name fits an input: 0 is best, None means that it does not fit."""
+    """Return the rank of a parameter's name among the names of an input: 0 is best; None if it is not one of them."""
     candidates = (name, *_aliases(contract, name), *SYNONYMS.get(name, "").split())
     wanted = _words(parameter)
     return next((place for place, text in enumerate(candidates) if _words(text) == wanted), None)
@@ -207,9 +207,9 @@ def _aliases(contract: Contract, name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _words(name: str) -> frozenset[str]:
-    """Return the words that distinguish a name: ``policy_chosen_logps`` gives chosen and logprob.
+    """Return the significant words of a name: ``chosen`` and ``logprob`` for ``policy_chosen_logps``.
 
-    ``A`` is short for the advantage.
+    ``A`` stands for ``advantage``.
     """
     name = "advantage" if name == "A" else name
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
@@ -224,7 +224,7 @@ def _singular(word: str) -> str:
 
 
 def _assign(contract: Contract, inputs: Sequence[Input], parameters: Sequence[str]) -> dict[str, str]:
-    """Match as many inputs as possible, each to a parameter of its own; return input -> parameter."""
+    """Match as many inputs as possible, each to a different parameter; return input -> parameter."""
     ranks = {item.name: {name: fits(contract, item.name, name) for name in parameters} for item in inputs}
     options = {
         name: sorted((parameter for parameter in of if of[parameter] is not None), key=lambda each: of[each] or 0)
@@ -241,8 +241,8 @@ def _assign(contract: Contract, inputs: Sequence[Input], parameters: Sequence[st
                     return True
         return False
 
-    # Inputs whose best parameter fits best come first. An input loses its best parameter only if another input has no
-    # alternative.
+    # Inputs with the best-fitting parameters are matched first. An input loses its best parameter only if another input
+    # would otherwise have none.
     for name in sorted(options, key=lambda each: min((ranks[each][one] or 0 for one in options[each]), default=99)):
         place(name, set())
     return {name: parameter for parameter, name in taken.items()}

@@ -67,7 +67,7 @@ NORMALISATION_INPUTS = (
 #: How ``whiten`` computes its divisor.
 WHITENING = (
     dialect("std", "unbiased", "whiten: the variance is unbiased (n - 1) or biased (n)"),
-    dialect("epsilon", 1e-8, "whiten: see epsilon_placement"),
+    dialect("epsilon", 1e-8, "whiten: added to the variance or the standard deviation, see epsilon_placement"),
     dialect(
         "epsilon_placement",
         "inside",
@@ -96,7 +96,7 @@ def rows_of(labels: Iterable[Hashable]) -> dict[Hashable, list[int]]:
 
 
 def runs(flags: Sequence[bool]) -> list[slice]:
-    """Return the runs of True in an array, from left to right."""
+    """Return the slices of ``flags`` in which all flags are True, from left to right, as long as possible."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(flags, dtype=int), [0]])))
     return [slice(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2])]
 
@@ -140,7 +140,7 @@ def whitened(values: Any, valid: Any, unbiased: bool = True, epsilon: float = 1e
 
 
 def whitened_as_stated(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    """Whiten values over valid tokens, with the dialect that the inputs of :data:`WHITENING` select."""
+    """Whiten values over valid tokens, with the divisor that the scenario's :data:`WHITENING` inputs select."""
     return whitened(values, valid, inputs["std"] == "unbiased", inputs["epsilon"], inputs["epsilon_placement"])
 
 
@@ -175,8 +175,8 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return masks in the shape of ``valid``. Depending on ``level``, there is one for each group, one for the whole
-    batch, or none."""
+    """Return the sets of values that share a statistic, as masks in the shape of ``valid``: one per group, one for the
+    whole batch, or none, depending on ``level``."""
     if level is None:
         return []
     if level == "batch":
@@ -195,7 +195,7 @@ def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any
 
 
 def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Arrange the labels of groups as the boundary requires: see ``group_layout``."""
+    """Arrange the group labels as the input ``group_layout`` requires."""
     labels, layout = list(inputs["group"]), inputs["group_layout"]
     if layout == "equal":
         rows = len(labels)
@@ -209,8 +209,8 @@ def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Positions of rewards, the simplest first; each style adds positions to the previous one. ``outcome``: the last valid
-#: token of each row. ``rejected``: the last token of each rejected row. ``masked``: all masked tokens. ``every``: all.
+#: Positions that have a reward, the simplest style first. ``outcome``: the last valid token of each row. ``rejected``:
+#: in addition, the last token of each rejected row. ``masked``: in addition, all masked tokens. ``every``: all tokens.
 REWARD_STYLES = ("outcome", "rejected", "masked", "every")
 
 
@@ -278,7 +278,7 @@ REWARD_NORMALISATION = rule(
 def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Observe normalised advantages at valid tokens, and the sum of magnitudes on masked tokens if it must be 0."""
+    """Observe advantages at valid tokens, and their sum of magnitudes at masked tokens if it must be 0."""
     output = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
     left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, output).abs().sum())
@@ -319,7 +319,7 @@ ADVANTAGE_NORMALISATION = Contract(
 def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe the output of a statistic: a scalar, a number per row, or a number per token.
 
-    Values on masked tokens have no meaning, so they are set to 0, in the oracle's outputs too.
+    Values on masked tokens are undefined, so they are set to 0, in the oracle's outputs too.
     """
     (result,) = call(**inputs).values()
     mask = inputs["response_mask"]
@@ -337,7 +337,7 @@ def _oracle_masked_statistics(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute a statistic over the valid tokens of the batch or of each row.
 
     ``sum x``, ``mean = sum x / n``, ``var = sum (x - mean)^2 / (n - 1)`` (or ``/ n``), and ``whiten = (x - mean) /
-    sqrt(var + epsilon)``, plus ``mean`` if ``shift_mean`` is false. Every statistic is 0 without tokens; so is the
+    sqrt(var + epsilon)``, plus ``mean`` if ``shift_mean`` is false. Every statistic of no tokens is 0, and so is the
     variance of one token.
     """
     values, valid, statistic = inputs["values"], inputs["response_mask"] != 0, inputs["statistic"]
@@ -388,7 +388,7 @@ MASKED_STATISTICS = Contract(
         knob("axis", "axis: None for all tokens of the batch, token for each row", (None, "token")),
         knob("unbiased", "whether the variance divides by n - 1 (otherwise n)", (True, False)),
         knob("shift_mean", "whiten: whether the result is centred at 0, or keeps its mean", (True, False)),
-        knob("epsilon", "whiten: see epsilon_placement", (1e-8, 0.5)),
+        knob("epsilon", "whiten: added to the variance or the standard deviation, see epsilon_placement", (1e-8, 0.5)),
         dialect(
             "epsilon_placement",
             "inside",

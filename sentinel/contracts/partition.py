@@ -42,8 +42,8 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
-    """Count the sequences that are in a wrong minibatch. Each minibatch takes the same number of sequences from every
-    part."""
+    """Count the sequences that are trained on in a wrong minibatch. Each minibatch consists of the same number of
+    sequences of every part."""
     if size is None:
         return 0
     each = max(size // max(len(parts), 1), 1)
@@ -51,7 +51,7 @@ def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
 
 
 def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute sequences from short to long, in rounds of one sequence per part. In each round, the longest goes to
+    """Distribute sequences (or prompts) from short to long, one per part in each round. In a round, the longest goes to
     the part with the smallest load, so that loads differ by at most the length of the longest sequence."""
     labels = inputs["prompts"] or list(range(len(inputs["lengths"])))
     size = inputs["minibatch_size"] or len(labels)
@@ -108,7 +108,7 @@ BALANCED_PARTITION = rule(
         Observed("parts", "number of parts"),
         Observed("empty", "number of empty parts"),
         Observed("uneven", "difference in sequences between the largest and the smallest part, if they must be equal"),
-        Observed("torn", "number of prompts in several parts"),
+        Observed("torn", "number of prompts whose sequences are in several parts"),
         Observed("strayed", "number of sequences that are trained on in the wrong minibatch"),
         Observed("excess", "amount by which loads differ beyond the longest sequence (or prompt) of each minibatch"),
         Observed("spread", "largest difference between the loads of two parts", role="other"),
@@ -142,7 +142,7 @@ def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give each row at least one token, and a budget that every row fits."""
+    """Make at least one token of each row valid, and the budget at least as large as the longest row."""
     with_a_token(inputs, choose, "attention_mask")
     inputs["max_tokens_per_microbatch"] = max(inputs["max_tokens_per_microbatch"], inputs["attention_mask"].shape[-1])
     return inputs

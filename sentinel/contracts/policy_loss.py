@@ -211,7 +211,7 @@ def _squared_log_ratio(step: Step) -> Losses:
     if step.inputs["ratio_level"] == "sequence":
         penalty = penalty / step.valid.sum(-1, keepdim=True).clamp(min=1)
     elif step.inputs["ratio_level"] != "token":
-        raise DoesNotApply("the squared log-ratio is defined for tokens or whole responses")
+        raise DoesNotApply("the squared log-ratio is defined only for ratio levels token and sequence")
     return Losses(-step.advantages * step.log_probs + step.inputs["beta"] / 2 * penalty)
 
 
@@ -264,7 +264,7 @@ def _kl_cov(step: Step) -> Losses:
 def _covariance(step: Step) -> Any:
     """Compute the token-wise covariance ``(log p - mean log p) (A - mean A)`` of the valid tokens, [n]."""
     if step.inputs["cov_share"] is None:
-        raise DoesNotApply(f"{step.inputs['algorithm']} without cov_share has no reference")
+        raise DoesNotApply(f"{step.inputs['algorithm']} has no reference unless cov_share is set")
     log_probs, advantages = step.log_probs.detach()[step.valid], step.advantages[step.valid]
     return (log_probs - log_probs.mean()) * (advantages - advantages.mean())
 
@@ -276,7 +276,7 @@ def _chosen(step: Step) -> int:
 def _refuse_ties(values: Any, *bounds: float) -> None:
     """Raise DoesNotApply if rounding would decide whether a covariance is within the bounds."""
     if any(bool(((values - bound).abs() < 1e-3).any()) for bound in bounds):
-        raise DoesNotApply("a covariance is so close to a bound that rounding decides on which side it is")
+        raise DoesNotApply("a covariance is so close to a bound that rounding decides whether the token is selected")
 
 
 ALGORITHMS: dict[str, Callable[[Step], Losses]] = {
@@ -330,8 +330,7 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _per_ratio(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the inputs with one column per ratio. A column is either a step, with the sum of its actions' log-probs,
-    or a single action.
+    """Return the inputs with one column per ratio: per step, with the sum of its actions' log-probs, or per action.
 
     A policy's probability of a step is the product of the probabilities of its actions (PPO, equation 6, with an action
     of several dimensions or a chunk of actions).
@@ -411,18 +410,18 @@ _METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
 #: Values of ``old_log_probs - rollout_log_probs`` that a search draws, for boundaries with importance weights.
 _ROLLOUT_RATIOS = (0.0, 0.5, -0.5, 1.0, 0.25)
 
-#: Losses whose paper has one advantage per response.
+#: Algorithms whose paper defines one advantage per response.
 _ONE_ADVANTAGE = ("gspo", "gmpo")
 
-#: Losses that select tokens by a statistic of the whole batch.
+#: Algorithms that select tokens by a statistic of the whole batch.
 _OF_THE_BATCH = ("clip_cov", "kl_cov")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure a loss and its gradient.
+    """Observe a policy loss, its gradient and its metrics.
 
-    ``call`` returns ``loss``; or only ``per_token_loss``, whose sum over valid tokens is then the loss. Each metric is
-    a number, or one number per token, of which the mean over valid tokens is observed.
+    ``call`` returns ``loss``; or only ``per_token_loss``, whose sum over valid tokens is then the loss. A metric is one
+    number, or one number per token; then its mean over valid tokens is observed.
     """
     log_probs, mask = leaf(inputs["log_probs"]), inputs["response_mask"]
     outputs = call(**{**inputs, "log_probs": log_probs})
@@ -457,9 +456,9 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split the batch into microbatches of consecutive rows whose losses add up to the loss of the batch."""
+    """Split the batch into microbatches, as :func:`cut_rows` does."""
     if inputs["algorithm"] in _OF_THE_BATCH:
-        raise DoesNotApply(f"{inputs['algorithm']} uses statistics of the whole batch")
+        raise DoesNotApply(f"{inputs['algorithm']} uses statistics of the whole batch, which cannot be split")
     return cut_rows(inputs, choose)
 
 
@@ -586,7 +585,7 @@ POLICY_LOSS = Contract(
     observes=(
         Observed("loss", "the scalar loss"),
         Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
-        Observed("per_token_loss", "loss of each token before aggregation, if returned", TOKENS),
+        Observed("per_token_loss", "loss of each token before aggregation, if the boundary returns it", TOKENS),
         Observed("clip_fraction", "fraction of valid tokens that the clip range clips", role="metric"),
         Observed("dual_clip_fraction", "fraction of valid tokens that dual_clip clips", role="metric"),
         Observed("approx_kl", "mean of old_log_probs - log_probs over the valid tokens", role="metric"),

@@ -1,4 +1,4 @@
-"""Define contracts of metrics that are only logged and do not affect the loss."""
+"""Define contracts of reported metrics, which do not affect the training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _measure_batch_report(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute mean, maximum and minimum of advantages, returns and values over valid tokens, and of response lengths.
 
-    The length of a response is its number of valid tokens. Quantities that the scenario does not give are left out.
+    The length of a response is its number of valid tokens. Quantities that the scenario omits are left out.
     """
     valid = inputs["response_mask"] != 0
     if not valid.any():
@@ -129,7 +129,7 @@ def _oracle_explained_variance(inputs: Mapping[str, Any]) -> dict[str, Any]:
     valid = inputs["response_mask"] != 0
     returns = inputs["returns"][valid]
     if len(returns) < 2 or bool((returns == returns[0]).all()):
-        raise DoesNotApply("the returns do not vary")
+        raise DoesNotApply("the explained variance is undefined, because the returns do not vary")
     return {"explained_variance": 1 - (returns - inputs["values"][valid]).var() / returns.var()}
 
 
@@ -157,7 +157,7 @@ _OF_REPORTS = laws("metrics_tell_the_truth nothing_else_is_touched")
 
 
 def _oracle_mean_of_parts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Average over all samples that have a value, regardless of their part. The loss is 1 minus this mean."""
+    """Compute the mean over all samples that have a value, regardless of their part. The loss is 1 minus this mean."""
     values = [value for part in inputs["parts"] for value in part if value is not None]
     return {"mean": sum(values) / len(values), "loss": 1 - sum(values) / len(values)}
 
@@ -221,7 +221,7 @@ PASS_AT_K = rule(
         Input("right", "any", "for each prompt: 1 for a right response, 0 for a wrong one", choices=((),)),
         Input("k", "integer", "k, the number of responses in a set", default=1),
         drawn("of", "any: any k; all: k is the number of responses", ("any", "all"), REQUIRED),
-        dialect("scale", 1.0, "1: a share, 100: percent"),
+        dialect("scale", 1.0, "factor of the reported share: 1, or 100 for percent"),
     ),
     observes=(
         Observed("pass_at_k", "the reported share", role="metric"),

@@ -35,7 +35,7 @@ _WORDS = 10
 
 
 def _measure_response_masks(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function with the padded batch, and observe the response mask that it returns.
+    """Observe the response mask that the function returns for a padded batch.
 
     ``call`` receives the batch (``prompts`` padded left, ``responses`` padded right). It returns ``response_mask``,
     which covers the response columns, and may cover the prompt columns.
@@ -134,7 +134,7 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counted_up(inputs: Mapping[str, Any]) -> Tensor:
-    """Give each token an id by its position, so that an off-by-one error is visible."""
+    """Return token ids that count up with the position, so that an off-by-one error is visible."""
     rows, tokens, vocabulary = inputs["logits"].shape
     return tensor(np.broadcast_to(np.arange(tokens) % vocabulary, (rows, tokens)).tolist(), "int64")
 
@@ -221,8 +221,7 @@ def _measure_critic_values(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 def _oracle_critic_values(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return each token's value: the output of the value head at the previous token.
 
-    PPO (arXiv:1707.06347, equation 11). The output at the last token is not a baseline, because it depends on all
-    tokens.
+    PPO (arXiv:1707.06347, equation 11). The output at the last token is no token's value: it depends on all tokens.
     """
     return {"values": torch.where(inputs["response_mask"] != 0, inputs["outputs"], 0.0)}
 
@@ -250,7 +249,7 @@ CRITIC_VALUES = Contract(
     ),
     observes=(
         Observed("values", "value of each response token; 0 elsewhere", TOKENS),
-        Observed("outside", "largest magnitude on masked tokens of the row", ("batch",)),
+        Observed("outside", "largest magnitude of the values on the row's masked tokens", ("batch",)),
         Observed("per_token_gradient", "d sum(values) / d outputs", TOKENS, "gradient"),
         Observed("gradient_after", "d sum(values) / d output_after", ("batch",), "gradient"),
     ),

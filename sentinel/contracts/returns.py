@@ -37,8 +37,8 @@ from sentinel.values.lazy import torch
 def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute GAE (equation 16) over valid tokens.
 
-    ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with ``delta_t = r_t + gamma V_{t+1} - V_t``, where the value after
-    the last token is 0; the return is ``A_t + V_t``.
+    ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with ``delta_t = r_t + gamma V_{t+1} - V_t``. The value after the last
+    token is 0. The return is ``A_t + V_t``.
     """
     rewards, values, gamma = inputs["token_level_rewards"], inputs["values"], inputs["gamma"]
     valid = inputs["response_mask"] != 0
@@ -101,7 +101,7 @@ GENERALISED_ADVANTAGE = Contract(
 def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe returns and advantages at valid tokens.
 
-    ``call`` returns ``returns`` and, if they are different, ``advantages``; or only ``advantages``.
+    ``call`` returns ``returns``, ``advantages`` or both. Without ``advantages``, the returns are the advantages.
     """
     outputs = {**call(**inputs)}
     if "advantages" in outputs:
@@ -116,9 +116,9 @@ def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: M
 def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the discounted return of each token, from rewards minus a KL penalty.
 
-    A KL penalty makes the reward of each valid token ``r_t - kl_coef * kl_t`` (arXiv:2203.02155, equation 2). The
+    With a KL penalty, the reward of a valid token is ``r_t - kl_coef * kl_t`` (arXiv:2203.02155, equation 2). The
     return is ``G_t = sum_{k >= t} gamma^(k - t) (r_k - kl_coef * kl_k)`` (REINFORCE++, arXiv:2501.03262). The advantage
-    is the return, normalised over the global batch.
+    is the return; if ``whiten`` is set, normalised over the batch.
     """
     valid = inputs["response_mask"] != 0
     penalty = inputs["kl_coef"] * inputs["kl"] if inputs["kl"] is not None and inputs["kl_coef"] else None
@@ -220,8 +220,8 @@ DISCOUNTED_RETURN = Contract(
 
 
 def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages from token rewards: ``-kl_coef k1``, plus the outcome on the last token (arXiv:2203.02155,
-    equation 2).
+    """Compute advantages by GAE. A token's reward is ``-kl_coef k1``, plus the outcome reward on the last token
+    (arXiv:2203.02155, equation 2).
     """
     valid = inputs["response_mask"] != 0
     kl = torch.where(valid, inputs["log_probs"] - inputs["ref_log_probs"], 0.0)

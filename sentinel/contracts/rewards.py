@@ -31,12 +31,12 @@ from sentinel.values.lazy import torch
 # -- rule-based rewards ------------------------------------------------------------------------------------------------
 
 
-#: Wordings of a response around its answer.
+#: Name of a wording -> template of the response's text.
 WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer}"}
 
 
 def worded(answer: str, wording: str) -> str:
-    """Return a response that states an answer in a wording: a key of :data:`WORDINGS`, or a template."""
+    """Return a response with this answer. ``wording`` is a key of :data:`WORDINGS`, or a template with ``{answer}``."""
     return WORDINGS.get(wording, wording).format(answer=answer)
 
 
@@ -54,9 +54,9 @@ def _unusable(wording: str) -> str:
     )
 
 
-#: Notation -> (the ground truth, a right answer in this notation, a wrong answer in it). A grader that normalises the
-#: notation must accept the right answer; each grader's binding lists the notations that it normalises. Answers are
-#: simple, because some graders leave LaTeX to another package.
+#: Notation -> (ground truth, right answer in this notation, wrong answer in this notation). A grader that normalises
+#: the notation must accept the right answer; each grader's binding lists the notations that the grader normalises.
+#: Answers are simple, because some graders leave LaTeX to another package.
 NOTATIONS = {
     "negative": ("-3", "-3", "3"),
     "decimal": ("0.5", "0.5", "0.05"),
@@ -141,7 +141,7 @@ def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 def _oracle_rule_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return 1 if the response's answer equals the ground truth, else 0.
 
-    Equal answers in different notations are recognised for numbers and for :data:`NOTATIONS`.
+    Two notations of the same answer count as equal if they are numbers or pairs in :data:`NOTATIONS`.
     """
     answer, true = _answer_in(inputs["response"], inputs.get("wording") or "boxed"), inputs["ground_truth"]
     return {"score": float(_value(answer) == _value(true) or (true, answer) in _MEAN_THE_SAME)}
@@ -172,7 +172,7 @@ def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, An
 
 
 def _form(text: str) -> str:
-    """Return a wording in which a string marks the answer: with braces, with tags, or with a blank after the string."""
+    """Return a template in which ``text`` precedes the answer: with braces, as a tag, or followed by a blank."""
     escaped = text.replace("{", "{{").replace("}", "}}")
     if re.fullmatch("<[^/].*>", text):
         return f"{escaped}{{answer}}</{escaped[1:]}"
@@ -184,10 +184,10 @@ def _form(text: str) -> str:
 def _put_text(inputs: Mapping[str, Any], text: str, length: int) -> list[tuple[Mapping[str, Any], bool]]:
     """Put a string into a response. Without a string, put plain words before the answer, or after it.
 
-    The string is followed by the same answer, so that all answers in the response are right or all are wrong. The
-    contract does not define the score if only the string marks the answer, or if the string comes after the usual
-    wording: some graders read the answer there, such as those that take everything after ``</think>``, and some do not.
-    Nor does it define the score if words follow the answer: some graders read only the end of a response.
+    The string is followed by the same answer, so that all answers in the response are right or all are wrong. The score
+    is undefined if only the string marks the answer, or if the string comes after the usual wording: some graders read
+    the answer there (for example, everything after ``</think>``), others do not. The score is also undefined if words
+    follow the answer, because some graders read only the end of a response.
     """
     inputs = {**inputs, "notation": "as_is", "right_answer": None}
     usual = WORDINGS.get(inputs["wording"], inputs["wording"])
@@ -309,7 +309,7 @@ def _oracle_overlong_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_overlong_penalty(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response at least one token, and keep the buffer within the limit."""
+    """Make at least one token of every response valid, and the buffer at most as large as the limit."""
     inputs["buffer"] = min(inputs["buffer"], inputs["max_length"])
     return with_a_token(inputs, choose)
 

@@ -12,9 +12,9 @@ from sentinel.values.lazy import torch
 
 
 def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe an episode.
+    """Observe the loss mask, the truncation flag and the rewards of an episode.
 
-    ``call`` returns ``loss_mask``, ``cut`` and, optionally, ``reward``: a number, or a list with one for each token.
+    ``call`` returns ``loss_mask``, ``cut`` and, optionally, ``reward``: one number, or a list with one per token.
     """
     outputs = call(**inputs)
     reward, turns = outputs.get("reward") if inputs["rewards"] else None, None
@@ -50,7 +50,7 @@ def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every turn at least one word and an end token.
+    """Draw turns of at least two tokens: a word and the end token.
 
     The environment may also respond to the last turn. The limit applies only to episodes of one turn; in longer
     episodes, the engine limits each turn.
@@ -95,9 +95,9 @@ ROLLOUT_EPISODE = rule(
 
 
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe which finished rollouts are taken and which are left, in the order in which they finish.
+    """Observe which finished rollouts are in the batch (``taken``) and which stay for the next one (``left``).
 
-    Rejected rollouts do not count as left.
+    Rollouts are numbered in the order in which they finish. Rejected rollouts do not count as left.
     """
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
@@ -119,9 +119,9 @@ def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout_collection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Finish at least one batch of rollouts, so that the function does not wait for more.
+    """Draw at least as many finished rollouts as a batch needs, so that the function does not wait for more.
 
-    With a filter, the last batch may be incomplete.
+    A filter may leave fewer.
     """
     inputs["completed"] = inputs["needed"] + choose.integer(0, 4)
     flags = choose.integers(inputs["completed"], 0, 2) if inputs["filters"] else []
@@ -160,7 +160,7 @@ class WeightEngine:
 
     Sleep of level 1 keeps the weights, level 2 discards them. ``reload`` restores the initial checkpoint, version 0.
 
-    :ivar versions: for each call of ``generate``, the version of the weights; -1 if the engine slept or had no weights.
+    :ivar versions: for each call of ``generate``, the version of the weights; -1 if the engine was asleep or had none.
     """
 
     _MEMORY = ("weights", "kv_cache")
@@ -176,7 +176,7 @@ class WeightEngine:
         self.awake |= set(self._MEMORY if tags is None else tags)
 
     def load(self, version: Any) -> None:
-        """Load weights. They are lost if the engine's weight memory is asleep."""
+        """Load the weights of a version. They are lost if the engine's weight memory is asleep."""
         self.version = int(version) if "weights" in self.awake else -1
 
     def reload(self) -> None:
@@ -362,7 +362,7 @@ def _beside(request: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Request the configured values. Greedy decoding means temperature 0. An option affects no other option."""
+    """Return a request with the configured values. Greedy decoding is temperature 0. No option affects another one."""
     request = {name: value for name, value in inputs.items() if value is not None}
     if inputs["greedy"]:
         request["temperature"] = 0.0
@@ -396,7 +396,7 @@ SAMPLING_REQUEST = rule(
     ),
     observes=(
         *(
-            Observed(name, f"the request's: {meaning}", (name,) if name in _LISTS else ())
+            Observed(name, f"in the request: {meaning}", (name,) if name in _LISTS else ())
             for name, (meaning, *_) in _PARAMETERS.items()
         ),
         Observed(

@@ -13,11 +13,11 @@ ROWS = 4
 
 
 def _oracle_training_loop(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Follow the configuration: train on one batch after another, and validate and save after every n-th step.
+    """Return the run that the options define: train on one batch after another; validate and save every n-th step.
 
-    The last step is saved too, and validated if the options say so. A response's advantage is its reward minus the mean
-    reward of its prompt's responses (Dr. GRPO, arXiv:2503.20783, section 3.2). A reported validation value is the mean
-    over all validation samples.
+    The last step is saved too, and validated if ``validates_last`` is set. A response's advantage is its reward minus
+    the mean reward of its prompt's responses (Dr. GRPO, arXiv:2503.20783, section 3.2). A reported validation value is
+    the mean over all validation samples.
     """
     rewards, planned = inputs["rewards"], len(inputs["rewards"]) * inputs["epochs"]
     steps = range(1, 1 + (planned if inputs["max_steps"] is None else min(planned, inputs["max_steps"])))

@@ -27,7 +27,7 @@ def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the adaptive KL coefficient after each step.
 
     ``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper. As
-    in the paper's code, the gain is the step's samples divided by the horizon, instead of 0.1.
+    in the paper's code, the gain is ``n / horizon`` with the step's ``n`` samples, instead of 0.1.
     """
     coefficients = [inputs["initial"]]
     for kl in inputs["kls"]:
@@ -38,7 +38,7 @@ def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_kl_coefficient(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw steps whose KL is below, near or above the target; an estimate may be negative."""
+    """Draw the KL of each step: below, near or above the target, or negative, because estimates may be negative."""
     shares = [choose.one_of((3.0, 1.1, 1.0, 0.9, 0.0, -1.0)) for _ in range(choose.integer(1, 4))]
     inputs["kls"] = [share * inputs["target_kl"] for share in shares]
     return inputs
@@ -68,7 +68,7 @@ KL_COEFFICIENT = rule(
 
 
 def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the learning rate after each step: linear warm-up, a constant part, and cosine decay to the minimum.
+    """Compute the learning rate of each update: linear warm-up, a constant part, and cosine decay to the minimum.
 
     The constant part covers all steps after the warm-up (constant), a share of them (wsd), or none (cosine).
     """
@@ -107,7 +107,7 @@ LEARNING_RATE = rule(
         Input("training_steps", "integer", "updates in the training run", default=10),
         knob("min_ratio", "the minimum rate divided by the peak rate", (0.0, 0.1, 1.0)),
         knob("initial_ratio", "the rate of step 0 divided by the peak rate", (0.0, 0.2)),
-        knob("stable_ratio", "share of the remaining updates at the peak rate", (0.5, 0.0, 0.9)),
+        knob("stable_ratio", "share of the updates after the warm-up at the peak rate, for wsd", (0.5, 0.0, 0.9)),
         drawn("peak", "the highest rate", (1.0, 1e-6)),
         knob("first_step", "the step number of the first update", (0, 1)),
         dialect("warmup_from", "initial", "start of the warm-up: at initial_ratio, or at the minimum"),
@@ -125,8 +125,8 @@ LEARNING_RATE = rule(
 
 
 def _oracle_schedule_length(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count how often a training run steps its schedule: once per update, per training step or per sample. Each
-    training step trains on all samples of its prompts, batch after batch."""
+    """Count how often a training run steps its schedule: once per update, per training step or per sample (``unit``).
+    Each training step trains on all samples of its prompts, batch after batch."""
     planned = inputs["steps_per_epoch"] * inputs["epochs"]
     steps = planned if inputs["max_steps"] is None else min(planned, inputs["max_steps"])
     samples = inputs["prompts_per_step"] * inputs["samples_per_prompt"] * inputs["turns"] * inputs["update_epochs"]

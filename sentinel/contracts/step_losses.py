@@ -159,7 +159,7 @@ ROLLOUT_KL = Contract(
     ),
     observes=(
         Observed("rollout_kl", "the reported estimate; the term is a multiple of it"),
-        Observed("loss", "the loss that is differentiated, without its other terms"),
+        Observed("loss", "the loss that is differentiated, if it has only this term"),
         Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
     ),
     measure=_measure_rollout_kl,
@@ -190,7 +190,7 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     DPO, equation 7: ``-log sigmoid(beta h)``, where ``h`` is the chosen response's log-ratio minus the rejected
     response's, each summed over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, where log-ratios are averaged
     over tokens. LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha. Conservative DPO,
-    equation 3: a share ``label_smoothing`` of the pairs is labelled the wrong way round.
+    equation 3: in a share ``label_smoothing`` of the pairs, the labels chosen and rejected are swapped.
 
     KTO, equation 7: the mean over responses of ``sigmoid(beta (z - h))`` for chosen and ``sigmoid(beta (h - z))`` for
     rejected responses. APO: the same with ``z = 0``. ORPO, equation 7: ``-beta log sigmoid(log odds)`` of the mean
@@ -224,7 +224,7 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
-    """Estimate KTO's reference point for each microbatch: the mean log-ratio, but at least 0."""
+    """Return KTO's reference point of each row: the mean log-ratio of the row's microbatch, but at least 0."""
     parts = ratios.detach().split(inputs["micro_batch_size"] or len(ratios))
     return torch.cat([part.mean().clamp(min=0).expand(len(part)) for part in parts])
 
@@ -261,7 +261,7 @@ PREFERENCE_LOSS = Contract(
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
         knob("loss_type", "sigmoid (DPO), ipo or orpo", ("sigmoid", "ipo"), REQUIRED),
         knob("ld_alpha", "LD-DPO: weight of tokens beyond the length of the other response", (None, 0.25)),
-        knob("label_smoothing", "conservative DPO: share of pairs that are labelled the wrong way round", (0.0, 0.25)),
+        knob("label_smoothing", "conservative DPO: share of pairs whose labels are swapped", (0.0, 0.25)),
         dialect("reference", "given", "given: log-probs are relative to a reference's; none: they are used alone"),
     ),
     observes=(
@@ -283,13 +283,13 @@ def _arrange_preference_update(inputs: dict[str, Any], choose: Choose) -> dict[s
 
 def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
     if inputs["loss_type"] == "kto":
-        raise DoesNotApply("a batch cannot be split for KTO, because each microbatch estimates its own reference point")
+        raise DoesNotApply("KTO's loss depends on the split, because each microbatch estimates its own reference point")
     return cut_otherwise(inputs, choose, mask="chosen_mask")
 
 
 def _loss_types(item: Input) -> Input:
-    """Restrict the input ``loss_type`` to losses that are means over responses, for whole updates. Other inputs are
-    returned unchanged."""
+    """Return the input ``loss_type`` with the losses of whole updates, which are means over responses. Return any other
+    input unchanged."""
     types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
     return types if item.name == "loss_type" else item
 

@@ -44,7 +44,7 @@ def _ones(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def _ids(inputs: Mapping[str, Any]) -> Tensor:
-    """Give neighbouring tokens different ids, so that an off-by-one error is visible."""
+    """Return token ids in which neighbouring tokens differ, so that an off-by-one error is visible."""
     rows, tokens, vocabulary = inputs["logits"].shape
     return from_array((np.arange(tokens) + np.arange(rows)[:, None]) % vocabulary, "int64")
 
@@ -55,7 +55,7 @@ def _labels(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Set the labels according to the mask, and add the batch's own valid tokens to the step's token count."""
+    """Set the labels according to the mask, and add the batch's trained tokens to ``batch_num_tokens``."""
     inputs["labels"] = _labels(inputs)
     if inputs["batch_num_tokens"] is not None:
         inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array()[:, 1:] != 0).sum()), 1)

@@ -1,4 +1,4 @@
-"""Define contracts of operations that rearrange a batch's rows and columns, and must not change their contents."""
+"""Define contracts of operations that rearrange a batch's rows and columns without changing their contents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _measure_row_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 
 
 def rows_of(fields: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the rows of each part, found by the field ``number``, and whether their other fields are unchanged."""
+    """Identify the rows of each part by the field ``number``, and compare their fields with the original ``fields``."""
     places = {int(number): place for place, number in enumerate(fields["number"])}
     rows, dropped, intact = [], set(), 0
     dtype_changed, shape_changed = set(), set()
@@ -80,7 +80,7 @@ def _oracle_row_surgery(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _places(inputs: Mapping[str, Any]) -> list[list[int]]:
-    """Return the row numbers that each part must have."""
+    """Return, for each part that the operation must return, the original numbers of its rows."""
     count, rows = inputs["count"], list(range(len(inputs["fields"]["number"])))
     surgeries: Mapping[str, Callable[[], list[list[int]]]] = {
         "cut": lambda: [part.tolist() for part in np.array_split(rows, count)],
@@ -116,7 +116,7 @@ def _arrange_row_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, An
 
 
 def drawn_fields(layouts: Mapping[str, Any], rows: int, choose: Choose) -> dict[str, Any]:
-    """Draw a column per layout. Rows have distinct entries, as far as the dtype allows."""
+    """Draw one column for each field of ``layouts``. Rows have distinct entries, as far as the dtype allows."""
     return {name: _column(layout, rows, choose) for name, layout in layouts.items()}
 
 
@@ -171,7 +171,7 @@ ROW_SURGERY = rule(
     observes=(
         Observed("rows", "original number of each resulting row, part after part", ("rows",)),
         Observed("sizes", "number of rows of each part", ("parts",)),
-        Observed("intact", "number of fields, over all resulting rows, that are unchanged"),
+        Observed("intact", "number of unchanged field values, over all resulting rows"),
         Observed("meta_kept", "whether each part has the container's metadata"),
         Observed("dropped", "fields that a part lacks"),
         Observed("dtype_changed", "fields with a changed dtype"),
@@ -232,7 +232,7 @@ MINIBATCH_ITERATION = rule(
         Observed("times", "number of times that each row occurs in each epoch", ("epochs", "rows")),
         Observed("sizes", "number of rows of each minibatch", ("minibatches",)),
         Observed("in_order", "whether rows keep their order if not shuffled"),
-        Observed("intact", "number of fields, over all resulting rows, that are unchanged"),
+        Observed("intact", "number of unchanged field values, over all resulting rows"),
         Observed("dropped", "fields that a minibatch lacks"),
         Observed("dtype_changed", "fields with a changed dtype"),
         Observed("shape_changed", "fields with a changed shape per row"),
@@ -248,7 +248,7 @@ MINIBATCH_ITERATION = rule(
 
 
 def _present(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that exist; frameworks may represent a missing field as None."""
+    """Return the fields that are not None; frameworks may represent a missing field as None."""
     return {name: rows[name] for name in sorted(rows.keys()) if rows[name] is not None}
 
 
@@ -353,7 +353,7 @@ def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
     values = inputs["values"]
     missing = max(inputs["length"] - values.shape[1], 0)
     beside = (missing, 0) if inputs["side"] == "left" else (0, missing)
-    # Padded in float64, so that torch converts the padding value in the same way for every dtype, including bool.
+    # Pad in float64, so that torch converts the padding value in the same way for every dtype, including bool.
     wide = torch.nn.functional.pad(values.to(torch.float64), beside, value=float(inputs["pad_value"]))
     if inputs["longer"] == "cut":
         wide = wide[:, -inputs["length"] :] if inputs["side"] == "left" else wide[:, : inputs["length"]]
@@ -463,7 +463,7 @@ COLLATION = rule(
         Observed("count", "number of samples in the batch"),
         Observed("dropped", "fields that a sample lost"),
         Observed("altered", "fields that changed in a sample"),
-        Observed("intact", "number of fields, over all samples, that are unchanged"),
+        Observed("intact", "number of unchanged field values, over all samples"),
     ),
     measure=_measure_collation,
     oracle=_oracle_collation,

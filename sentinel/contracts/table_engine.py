@@ -33,8 +33,8 @@ def expert_of(token: int, version: int) -> int:
 class Answer:
     """One answer of the engine.
 
-    :ivar experts: the expert chosen for each token, context included, by the weights of version ``version``.
-    :ivar ends: why the answer ends: ``stop``, ``length`` or ``abort``. After ``abort`` the loop must request the rest.
+    :ivar experts: for each token of the context and the answer, the expert that the weights of ``version`` choose.
+    :ivar ends: why the answer ends: ``stop``, ``length`` or ``abort``. After ``abort``, the loop must request the rest.
     :ivar count: a number that the engine reports with this answer. The loop must report the sum over answers.
     """
 
@@ -48,10 +48,10 @@ class Answer:
 
 
 class TableEngine:
-    """A scripted inference engine: answers requests with the scenario's turns, and records the requests.
+    """A scripted inference engine: it returns the scenario's answers one after another, and records the requests.
 
-    It respects the token limit of a request. When it interrupts an answer, it loads new weights before it generates the
-    rest.
+    The engine respects the token limit of a request. When it interrupts an answer, it loads new weights before it
+    generates the rest.
     """
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
@@ -115,7 +115,7 @@ def experts_beside(experts: Any) -> list[Any] | None:
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
-    """Split answers at interruptions. Return each piece with its turn, its tokens and the reason why it ended."""
+    """Split answers at interruptions. Return each piece as ``(turn, token ids, ends)``; see :attr:`Answer.ends`."""
     tokenizer, messages = chat(inputs)
     answers = [message["content"] for message in messages if message["role"] == "assistant"]
     pieces = []
@@ -134,7 +134,7 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
 
 
 def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe a rollout.
+    """Observe the training data of a rollout, and count the values that are wrong or belong to other tokens.
 
     ``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may also return
 
@@ -215,7 +215,7 @@ ROW = "of this row"
 
 
 def _listed(values: Any) -> list[Any]:
-    """Return numbers as a list with one element per token."""
+    """Return a list with one number per token; of nested lists, the first number."""
     plain: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
     while plain and isinstance(plain[0], (list, tuple)):
         plain = [value[0] for value in plain]
@@ -338,8 +338,8 @@ ROLLOUT = rule(
             default={},
             choices=({}, {"temperature": 0.5}, {"top_p": 0.75, "top_k": 7}),
         ),
-        drawn("default_system", "see trained_tokens", (False, True)),
-        drawn("tools_share_a_turn", "see trained_tokens", (False, True)),
+        drawn("default_system", "whether the template adds a system message to a chat without one", (False, True)),
+        drawn("tools_share_a_turn", "whether consecutive tool messages form one user turn", (False, True)),
     ),
     observes=(
         Observed("token_ids", "tokens of prompt and response up to the last trained token", ("tokens",)),
@@ -349,11 +349,11 @@ ROLLOUT = rule(
         Observed("experts_astray", "number of tokens with missing or wrong experts"),
         Observed("versions_astray", "number of tokens with a wrong weight version"),
         Observed("cut_astray", "1 if the flag for a truncated response is wrong"),
-        Observed("options_astray", "sampling options whose value in a request is wrong"),
+        Observed("options_astray", "number of sampling options with a wrong value, over all requests"),
         Observed("limits_astray", "number of requests whose token limit is not the rest of the response's limit"),
         Observed("rows_astray", "number of times that the environment received no data, or the data of another row"),
         Observed("messages_astray", "number of messages of other roles that are not kept exactly once"),
-        Observed("counts_astray", "counters whose sum does not cover all answers"),
+        Observed("counts_astray", "number of reported counts that are not the sum over all answers"),
     ),
     measure=_measure_rollout,
     oracle=_oracle_rollout,

@@ -1,7 +1,7 @@
 """Define contracts of policy updates: the gradient that reaches the optimizer after a worker has split the batch.
 
-The model is a table: the forward pass of a token returns its entry of ``log_probs``. The gradient on the table
-includes everything that the worker does with the loss. A binding gives the worker
+The model is a table: the forward pass returns each token's entry of ``log_probs``. The gradient of the table depends on
+everything that the worker does with the loss. A binding gives the worker
 
 * a model (or forward step) that returns, for the rows that it receives, the same rows of ``log_probs``; it does not
   copy them, so that gradients reach the table;
@@ -114,7 +114,7 @@ def _rows_of_an_update(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]
     return {**inputs, **{name: inputs[name][part] for name in _TENSORS if inputs[name] is not None}}
 
 
-#: Counts of a batch that is split across ranks. They are None, because the oracle aggregates over the whole batch.
+#: Global counts for batches that are split across ranks. They are None: the oracle aggregates over the whole batch.
 _WHOLE = dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size"))
 
 
@@ -127,7 +127,7 @@ def _kl_loss(batch: Mapping[str, Any]) -> Any:
 
 
 def _term(values: Any, batch: Mapping[str, Any], name: str) -> Any:
-    """Aggregate the KL or entropy term of a loss."""
+    """Reduce the KL or the entropy of tokens to a scalar, by ``kl_agg_mode`` or ``entropy_agg_mode``."""
     mode = batch[f"{name}_agg_mode"] or batch["loss_agg_mode"]
     return aggregate(values, {**batch, **_WHOLE, "loss_agg_mode": mode})
 
@@ -147,7 +147,7 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 
 def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask") -> dict[str, Any]:
-    """Replace a number of ranks, or of rows per microbatch, by 1 if it does not divide the number of rows."""
+    """Set ``dp_size`` or ``micro_batch_size`` to 1, in place, if it does not divide the number of rows evenly."""
     rows, ranks = inputs[mask].shape[0], inputs.get("dp_size", 1)
     if rows % ranks:
         ranks = inputs["dp_size"] = 1
@@ -157,13 +157,13 @@ def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask")
 
 
 def cut_otherwise(inputs: Mapping[str, Any], choose: Choose, mask: str = "response_mask") -> list[dict[str, Any]]:
-    """Split the same batch in another way, for the law ``parts_add_up``."""
+    """Return the same batch with another split into microbatches, for the law ``parts_add_up``."""
     rows = inputs[mask].shape[0] // inputs.get("dp_size", 1)
     packs = "max_tokens_per_microbatch" in inputs
     now = (inputs["micro_batch_size"], inputs.get("max_tokens_per_microbatch"))
     others = [cut for cut in CUTS if cut != now and not (cut[0] and rows % cut[0]) and (packs or cut[1] is None)]
     if rows < 2:
-        raise DoesNotApply("one row cannot be split")
+        raise DoesNotApply("a batch of one row cannot be split")
     size, tokens = choose.one_of(others)
     return [{**inputs, "micro_batch_size": size, **({"max_tokens_per_microbatch": tokens} if packs else {})}]
 
@@ -236,7 +236,7 @@ POLICY_UPDATE = Contract(
         *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
         knob(
             "loss_agg_mode",
-            "how per-token losses of a mini-batch are reduced to one",
+            "how per-token losses of a mini-batch are reduced to a scalar",
             LOSS_AGG_MODES,
             "token-mean",
             kind="string",
@@ -263,7 +263,7 @@ POLICY_UPDATE = Contract(
             dialect(
                 f"{term}_agg_mode",
                 None,
-                f"how the {term} of tokens is reduced to one number; default: like the loss",
+                f"how the {term} of tokens is reduced to a scalar; default: like the loss",
                 "string",
             )
             for term in ("kl", "entropy")
@@ -435,7 +435,7 @@ SUPERVISED_UPDATE = Contract(
 
 
 def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a training step; observe the gradient, and how each function changes the batch.
+    """Observe the gradient of a training step, and the first function after which a row is not intact.
 
     ``call`` returns the ``gradient``, and ``stages``: for each boundary that the batch passed through, the boundary's
     name and the resulting parts, each a mapping from field to column. Rows are identified by their ``number``; every
@@ -453,8 +453,7 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _of_an_update() -> dict[str, Any]:
-    """Return the defaults of a policy update's optional inputs, because the scenario of a training step sets only some
-    of these inputs."""
+    """Return the defaults of a policy update's optional inputs; a training step sets only some of these inputs."""
     return {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
 
 
@@ -477,8 +476,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Subtract the prompt's mean reward from each response's (Dr. GRPO, arXiv:2503.20783, section 3.2), and update the
-    policy with these advantages."""
+    """Return the gradient of a policy update. A response's advantage is its reward minus the mean reward of its prompt
+    (Dr. GRPO, arXiv:2503.20783, section 3.2)."""
     rewards, labels = inputs["rewards"], inputs["group"]
     groups = torch.tensor([[one == other for other in labels] for one in labels]).to(rewards)
     above = rewards - groups @ rewards / groups.sum(-1)
@@ -488,12 +487,12 @@ def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response at least one token, and every prompt at least two responses."""
+    """Make at least one token of every response valid, and draw prompts with at least two responses each."""
     spread(inputs, "log_probs", "old_log_probs")
     with_a_token(inputs, choose)
     rows = inputs["response_mask"].shape[0]
     if rows < 2:
-        raise DoesNotApply("every prompt needs several responses")
+        raise DoesNotApply("a training step needs at least two responses to each prompt")
     order = choose.permutation(rows)
     if inputs["group_layout"] == "equal":
         size = choose.one_of([size for size in range(2, rows + 1) if rows % size == 0])

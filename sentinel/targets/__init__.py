@@ -1,9 +1,9 @@
 """Define the declarations of an adapter: the framework, and how its functions are bound to contracts.
 
-An adapter module defines ``TARGET = Target(...)``. Functions of an adapter take torch from :mod:`sentinel.binding.kit`.
+An adapter module defines ``TARGET = Target(...)``. Its functions use ``torch`` from :mod:`sentinel.binding.kit`.
 
-This module imports only the standard library, because the controller reads adapters without torch. The worker reads the
-same adapters in the process that has the target's code.
+This module imports only the standard library, because the controller imports adapters without torch. The worker imports
+the same adapters in the process that has the framework's code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PackageRoot:
-    """A directory of the repository that contains one importable package, such as ``skyrl-gym/skyrl_gym``."""
+    """One importable package: its directory in the repository (``skyrl-gym/skyrl_gym``), and its ``sys.path`` entry."""
 
     path: str
     import_root: str = ""
@@ -41,7 +41,7 @@ def module_of(roots: Sequence[PackageRoot], file: str) -> str:
 class StandIn:
     """A small object that an adapter passes in place of a large one (engine, model, dataset).
 
-    :ivar reason: why the real object is not available here, and why the stand-in gives the same result.
+    :ivar reason: why the real object is not available here, and why the result is the same with the stand-in.
     """
 
     name: str
@@ -52,11 +52,11 @@ class StandIn:
 class Dialect:
     """An intended difference between a framework and a contract. Reports list it, and mark it if it has disappeared.
 
-    :ivar name: a dialect input of the contract, or the name of a law that the boundary does not satisfy.
-    :ivar value: the boundary's value of the dialect input; not used for a law.
+    :ivar name: an input of the contract that is declared with ``dialect``, or a law that the boundary does not satisfy.
+    :ivar value: the boundary's value of this input; not used for a law.
     :ivar reason: why the framework intends it, in one sentence.
     :ivar link: the source: a line of code or documentation, an issue, a paper.
-    :ivar where: canonical input -> values. The dialect applies only to scenarios with one of these values.
+    :ivar where: input of the contract -> values. The dialect applies only to scenarios with one of these values.
     :ivar symptom: for a law, the intended kind of violation (``value``, ``non-finite``); empty for any.
     :ivar since: a dotted path, or ``function(parameter)``. The dialect applies only to revisions that have it.
     :ivar until: a path like ``since``. The dialect applies only to revisions that lack it.
@@ -72,7 +72,7 @@ class Dialect:
     until: str = ""
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
-        """Return True if the dialect applies to a scenario."""
+        """Return True if the dialect applies to a scenario with these inputs (:attr:`where`)."""
         return all(inputs.get(name) in values for name, values in self.where.items())
 
 
@@ -85,31 +85,31 @@ BoundaryCall = Callable[[Any, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Binding:
-    """A function of a target that is bound to a contract.
+    """A function of a framework that is bound to a contract. *Canonical* names are those of the contract.
 
-    :ivar boundary: its dotted path today; recipes use this path or one of ``formerly``.
+    :ivar boundary: its current dotted path; recipes use this path or one of ``formerly``.
     :ivar formerly: its earlier dotted paths. If a checkout lacks the current path, these are tried in order, and then
-        those that :attr:`Target.moved` gives.
-    :ivar arguments: canonical input -> parameter names upstream, newest first. Canonical inputs that are not listed are
-        passed under their own names, which is an error if the boundary has no such parameter; a ``call`` must drop
-        inputs that the boundary must not receive. ``group`` is a list of labels; numbers per token or row are tensors.
+        those that follow from :attr:`Target.moved`.
+    :ivar arguments: canonical input -> the function's parameter names, newest first. Inputs that are not listed are
+        passed under their canonical names. If a scenario sets an input without a parameter, the call fails; a ``call``
+        must drop such inputs. ``group`` is a list of labels; numbers per token or row are tensors.
     :ivar constants: upstream parameter -> value that is passed if the boundary has the parameter.
     :ivar outputs: canonical output names, in the order of the returned tuple. A single name stands for the returned
         value itself. A returned mapping is read by name.
-    :ivar call: for boundaries that need more than renamed arguments: ``call(boundary, inputs)`` receives a
-        :class:`~sentinel.worker.calling.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which
-        binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
-    :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
+    :ivar call: for boundaries that need more than renamed arguments: ``call(boundary, inputs)`` returns the canonical
+        outputs as a mapping. ``boundary`` is a :class:`~sentinel.worker.calling.Boundary`, whose ``invoke`` passes
+        inputs by name as described above; ``inputs`` are the canonical inputs, as tensors.
+    :ivar imports: further modules of the framework that ``call`` needs; they are imported before the probe is forked.
     :ivar requires: dotted paths, for example of a configuration field or an attribute. If a checkout lacks one, the
         boundary counts as absent from this version, and a search skips it.
-    :ivar fixed: canonical inputs that the boundary fixes (``{"estimator": "rloo"}``).
+    :ivar fixed: canonical input -> the only value that the boundary supports (``{"estimator": "rloo"}``).
     :ivar accepts: canonical input -> the choices that this boundary accepts, if they are fewer than the contract's. For
         the contract's mask, they are mask styles: ``full``, ``right`` (padding), ``left``, ``gaps``.
     :ivar dtypes: the float dtypes that the framework uses for these tensors; empty for any dtype.
     :ivar twins: dotted paths of other bindings of the same contract that must give the same result.
     :ivar moved: :attr:`Target.moved`, which the target sets on each binding.
     :ivar like: the boundary whose binding a registered function uses; empty for a function with its own binding.
-    :ivar takes: the parameters of a registered function that have no default. ``?`` marks those that may be None.
+    :ivar takes: the parameters of a registered function that have no default. A ``?`` marks those that may be None.
     """
 
     boundary: str
@@ -155,8 +155,8 @@ class Registry:
     laws of its contract that need no oracle.
 
     :ivar decorator: the decorator's name, such as ``register_policy_loss``.
-    :ivar like: the dotted path of a bound member.
-    :ivar table: the name of the table, if modules add functions to it without the decorator: ``table.register("name",
+    :ivar like: the dotted path of a registered function that has a binding.
+    :ivar table: the variable of the registry, if modules add functions without the decorator: ``table.register("name",
         function)``, or ``table["name"] = function``.
     :ivar excludes: dotted path of a registered function that must not be called -> the reason, in one line.
     """
@@ -183,8 +183,8 @@ class Steps:
 
     Unless stated otherwise below, the argument of each function is a micro-batch: an object with the trainer's
     ``facts``, ``options`` and ``attributes``, the ``batch``, and the model's ``forwards`` (``_micro`` in
-    ``sentinel/tools/watch/invariants.py``). The function raises
-    :class:`~sentinel.contracts.contract.DoesNotApply` with a reason if a value that it needs is unknown.
+    ``sentinel/tools/watch/invariants.py``). If a value that a function needs is unknown, the function raises
+    :class:`~sentinel.contracts.contract.DoesNotApply` with a reason.
 
     :ivar trainer: dotted path of the trainer's class.
     :ivar methods: ``loss``, ``advantages``, ``samples``, ``rewards``, ``prompts`` or ``tokens`` -> the methods that
@@ -198,21 +198,21 @@ class Steps:
     :ivar advantages: returns the documented advantages of rewards, and a bound of their rounding.
     :ivar references: returns log-probs of the policy and of the reference for the same tokens or rows.
     :ivar batch: returns a description of the error in a batch; empty for a correct batch.
-    :ivar samples: raises if the tokens are not samples of the trained policy.
+    :ivar samples: raises an exception if the tokens were not sampled from the trained policy.
     :ivar prompts: returns the prompt tokens of the dataset's rows. Unlike the functions above, this and ``completions``
         run inside the training, and their first arguments are the trainer and the rows.
     :ivar completions: returns the completions that reward functions receive for the completion tokens of each row.
     :ivar tokens: returns how prepared rows of a dataset differ from the tokens and labels of their own text; empty if
-        they do not. Its arguments are the trainer and the rows. It runs inside the training, too.
-    :ivar synchronized: returns the share of the policy's parameters in the reference's parameters after a step; 0 if
-        the step changes no reference, and None if the options do not define it. Its arguments are the configuration and
-        the number of the step, from 1. It runs inside the training.
+        they agree. Its arguments are the trainer and the rows. It runs inside the training, too.
+    :ivar synchronized: returns the weight of the policy's parameters when a step mixes them into the reference model: 0
+        if the step leaves the reference unchanged, None if the options do not define it. Its arguments are the
+        configuration and the number of the step, from 1. It runs inside the training.
     :ivar epoch: returns the maximum number of a dataset's rows that an epoch leaves out, and how often an epoch loads
         each of the remaining rows. Its argument is the options. By default, an epoch loads each row once.
-    :ivar unwatched: describes what a trainer with these options does that no invariant can check.
-    :ivar lacks: the names of those attributes of this class that have no meaning for this trainer; also ``labels`` and
-        ``items`` (the number of trained tokens) if its batches do not have them. Without an entry here, a missing
-        attribute is reported as undocumented.
+    :ivar unwatched: returns descriptions of what a trainer does under these options that no invariant can check.
+    :ivar lacks: attributes of this class that do not apply to this trainer; also ``labels`` and ``items`` (the number
+        of trained tokens) if its batches do not have them. Other attributes without a value are reported as
+        undocumented.
     :ivar collators: dotted path of a collator's method -> a function that runs inside the training. Its arguments are
         the collator, the rows and the batch. It returns a description of the error in the batch; empty for a correct
         batch.
@@ -242,8 +242,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Alias:
-    """A replacement in :attr:`Target.at_import`: the object at a dotted path, such as a backport of a newer Python's
-    name."""
+    """A value in :attr:`Target.at_import` that refers to another object, such as a backport, by its dotted path."""
 
     path: str
 
@@ -255,23 +254,23 @@ class Target:
     :ivar name: the name for ``--sentinel-target``.
     :ivar roots: its package roots. A revision may have only some of them.
     :ivar pypi: its distribution's name on PyPI, if upstream publishes one.
-    :ivar preload: real third-party packages that are imported before the target, if installed, because boundaries use
-        them, or because every checkout would import them again.
+    :ivar preload: third-party packages that are imported before the framework if they are installed: either boundaries
+        use the real package, or every checkout would import it again.
     :ivar moved: dotted path of a package, module or class -> its earlier paths. Names below the path are also looked up
         below the earlier paths.
-    :ivar registries: families whose members need no binding of their own.
+    :ivar registries: groups of registered functions that need no binding of their own.
     :ivar stub_versions: package -> the version that its stub module reports, for targets that reject unknown versions.
     :ivar arguments: canonical input -> parameter names, newest first, for bindings without their own.
-    :ivar at_import: dotted path -> its replacement while the target is imported. For a function that a contained
-        process cannot run, this is the function's result. For a value that the target rejects, such as a package
-        version, it is a plain value or an :class:`Alias`.
-    :ivar defaults: the sources of the configuration's defaults. Each is the dotted path of a dataclass, the dotted path
-        of a function that returns a function which adds arguments to a parser, or a YAML file below an import root. A
+    :ivar at_import: dotted path -> its replacement while the framework is imported. For a function that the isolated
+        worker cannot run, the replacement is the function's result. For a value that the framework rejects, such as a
+        package version, it is a plain value or an :class:`Alias`.
+    :ivar defaults: the sources of the configuration's defaults: the dotted path of a dataclass, a YAML file below an
+        import root, or the dotted path of a function that returns another function, which adds arguments to a parser. A
         stand-in that has at least two of a source's options gets the remaining ones.
     :ivar no_signal: globs over dotted paths of code that carries no training signal although its names suggest it,
-        such as kernels and servers; at most :data:`MOST_GLOBS`. ``sentinel coverage -v`` does not list the functions
-        that match, but all figures count them.
-    :ivar steps: the documented steps of its trainers, for ``sentinel watch``.
+        such as kernels and servers; at most :data:`MOST_GLOBS`. ``sentinel coverage -v`` does not list matching
+        functions, but all figures count them.
+    :ivar steps: the documented training steps of its trainers, for ``sentinel watch``.
     """
 
     name: str
@@ -298,8 +297,8 @@ class Target:
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
-        """Return the binding of a function at its current or a former path, or the binding that a registered function
-        reuses."""
+        """Return the binding of the function at a current or former path, or the one that a registered function reuses;
+        None if there is no binding."""
         of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
         today = (binding for binding in of_contract if binding.boundary == boundary)
         before = (binding for binding in of_contract if boundary in binding.paths)

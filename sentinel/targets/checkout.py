@@ -10,7 +10,7 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file of the revision that is not on disk: too large and not source code, or missing in the mirror."""
+    """A file of the revision that a checkout omits: a large file that is not source code, or missing in the mirror."""
 
     path: str
     size: int | None
@@ -23,9 +23,9 @@ class Checkout:
 
     :ivar path: the read-only directory with the package roots at their repository paths.
     :ivar import_roots: absolute directories for ``sys.path``, in order.
-    :ivar tree: sha256 over the contents of the package roots. It does not depend on the source of the files.
+    :ivar tree: sha256 over the contents of the package roots. It is the same for every kind of source.
     :ivar digest: ``sha256:<hex>`` of the wheel, if the source is pypi.
-    :ivar source: the git directory or folder that it was read from; None for a release, which has only the packages.
+    :ivar source: the git directory or folder from which the code was read; None for a PyPI release.
     :ivar patched: ``sha256:<hex>`` of the fix that was applied to the commit, if any.
     """
 

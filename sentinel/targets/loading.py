@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 def load_file(file: Path) -> ModuleType:
-    """Execute a Python file as a module and return it. Loading the same file again returns the same module."""
+    """Execute a Python file as a module and return the module. A second call returns the same module."""
     package = file.name == "__init__.py"
     stem = file.parent.name if package else file.stem
     name = f"sentinel_file_{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"

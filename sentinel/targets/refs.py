@@ -24,9 +24,9 @@ class Ref:
     :ivar kind: the source.
     :ivar name: a sha, tag, branch or ``pull/N/head`` (git), a version or ``latest`` (pypi),
         a directory (path), or empty (installed).
-    :ivar clone: the git directory that has the commit ``name``; empty for the mirror.
-    :ivar folder: the folder of the clone that has the code; empty for the top folder. If the commit lacks the folder,
-        the top folder is used.
+    :ivar clone: the git directory that contains the commit ``name``; empty for the mirror.
+    :ivar folder: the folder of the clone that contains the code; empty for the top folder. If the commit lacks the
+        folder, the top folder is used.
     """
 
     kind: SourceKind
@@ -74,11 +74,11 @@ class Ref:
 
     @property
     def is_branch(self) -> bool:
-        """Return True for a working tree and for a pull request's head. A run compares these with their base."""
+        """Return True if a run compares the ref with its base: a working tree or the head of a pull request."""
         return self.kind == "path" or (self.kind == "git" and self.name.removeprefix("refs/").startswith("pull/"))
 
     def key(self, tree: str) -> str:
-        """Return the file name, without suffix, of evidence for this ref."""
+        """Return the file name, without suffix, of evidence for this ref. ``tree`` is the hash of the checkout."""
         if self.kind == "git":
             return f"git-{self.name[:12]}" if self.immutable else f"git-{_file_name(self.name)}"
         if self.kind == "pypi":

@@ -1,1 +1,1 @@
-"""Represent tensors and other literals as data, and compare values."""
+"""Represent tensors and other literals as data, compare values, and read the files that a user names."""

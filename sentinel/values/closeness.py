@@ -29,8 +29,8 @@ def mismatch(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -
     """Return the first difference from the expected value as text, with the tolerance; empty if the values agree.
 
     Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes must be equal. NaN
-    equals NaN only if NaN is expected. Nested lists of expected numbers are read with the observation's dtype; an
-    expected :class:`Tensor` must have the same dtype too.
+    agrees only with NaN. If nested lists of numbers are expected, the observed tensor may have any dtype; an expected
+    :class:`Tensor` must have the observed dtype.
     """
     if isinstance(observed, Tensor):
         return _tensors(observed, expected, tolerance)
@@ -118,7 +118,7 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> str:
 
 
 def _wide(dtype: str) -> str:
-    # Expected values have full precision; converting them to the observed dtype would round before comparing.
+    # Expected values have full precision. Converting them to the observed dtype would round them before the comparison.
     return "float64" if dtype in FLOATS else "int64"
 
 
@@ -142,7 +142,7 @@ def _at(relative: float, absolute: float) -> str:
 
 
 def minus(left: Any, right: Any) -> Any:
-    """Return ``left - right`` for numbers, tensors of one shape (in their dtype), or lists of them.
+    """Return ``left - right`` for numbers, tensors of the same shape (in the dtype of ``left``), or lists of them.
 
     :raises ValueError: for other values.
     """

@@ -1,13 +1,13 @@
-"""Parse YAML, JSON and TOML into plain data, and keep the line and column of every key and value.
+"""Parse YAML, JSON and TOML into plain data, and record the line and column of every key and value.
 
-Every document has limits on bytes, nesting depth, number of values and digits, which are checked during parsing. Keys
-are unique, and tags other than YAML's core tags are rejected. YAML has two forms:
+The size in bytes, the nesting depth, the number of values and the digits of a number are limited. The limits are
+checked during parsing. Duplicate keys, and tags other than YAML's core tags, are rejected. YAML has two forms:
 
 * strict, for recipes and other files of Sentinel: scalars follow the YAML 1.2 core schema (``1e-6`` is a float, ``no``
   and dates are strings), keys are strings, and anchors, aliases and merge keys are rejected.
 * ``configuration=True``, for files that a framework reads with PyYAML or OmegaConf: ``yes``, ``no``, ``on`` and ``off``
   are booleans, a key may be any scalar, an empty file is an empty mapping, and anchors, aliases and merge keys are
-  allowed. An alias counts as its expanded number of values.
+  allowed. An alias counts as many values as it expands to.
 
 The parser handles events in a loop, because PyYAML's composer is recursive: its C version overflows the stack on a deep
 document, which kills the process.
@@ -75,7 +75,7 @@ class DocumentError(ValueError):
 
 @dataclass
 class Document:
-    """The data of a parsed document, with the line and column of its parts.
+    """The data of a parsed document, with the line and column of its keys and values.
 
     :ivar values: place -> (line, column) of the value.
     :ivar keys: place -> (line, column) of the key.
@@ -86,9 +86,9 @@ class Document:
     keys: dict[Place, tuple[int, int]] = field(default_factory=dict)
 
     def at(self, place: Place, key: bool = False) -> tuple[int, int]:
-        """Return the line and column of a part, or of the nearest enclosing part that has a position.
+        """Return the line and column of the value at a place, or of the nearest enclosing value that has a position.
 
-        :param key: return the position of the key instead of the value.
+        :param key: return the position of the value's key instead.
         """
         while place:
             position = self.keys.get(place) if key else self.values.get(place)
@@ -136,7 +136,7 @@ def _core(text: str) -> Any:
 def _integer(text: str, base: int = 10) -> int:
     """Parse an integer.
 
-    :raises DocumentError: if it has more digits than any dtype can represent.
+    :raises DocumentError: if it has more than :data:`MAX_DIGITS` digits, more than any dtype can represent.
     """
     if len(text) > MAX_DIGITS:
         raise _here(f"the number has {len(text)} digits; at most {MAX_DIGITS} are allowed")
@@ -146,7 +146,7 @@ def _integer(text: str, base: int = 10) -> int:
 def _real(text: str) -> float:
     """Parse a float.
 
-    :raises DocumentError: if it overflows; an infinity must be written as such.
+    :raises DocumentError: if it overflows. Infinity must be written as ``.inf``.
     """
     value = float(text)
     if value in (float("inf"), float("-inf")):
@@ -192,7 +192,7 @@ def read_text(raw: bytes, suffix: str = "yaml", configuration: bool = False) -> 
 def read_data(path: Path, most: int = GENERATED) -> Any:
     """Return the data of a JSON or TOML file that may be damaged or hostile.
 
-    :raises SentinelError: if it cannot be read or parsed; the message begins with the file, line and column.
+    :raises SentinelError: if it cannot be read or parsed. The message of a parse error has the line and column.
     """
     raw = read_bytes(path, most)
     try:
@@ -214,8 +214,8 @@ class _Open:
 
     :ivar key: the key whose value comes next, or None.
     :ivar anchor: the name of its anchor.
-    :ivar size: the number of values in it so far; aliases count as their expanded values.
-    :ivar height: the number of levels below it.
+    :ivar size: the number of values in it so far; an alias counts as many values as it expands to.
+    :ivar height: the number of nesting levels below it.
     :ivar merged: the values of its merge keys, with their positions.
     """
 
@@ -228,7 +228,7 @@ class _Open:
     merged: list[tuple[Any, tuple[int, int]]] = field(default_factory=list)
 
 
-#: Represents the key ``<<`` of a configuration; it equals no string.
+#: Represents the merge key ``<<`` of a configuration. It is not equal to any string, such as a quoted ``"<<"``.
 _MERGE: Any = object()
 
 
@@ -367,14 +367,14 @@ class _Builder:
         for value, place in done.merged:
             for table in value if isinstance(value, list) else [value]:
                 if not isinstance(table, dict):
-                    raise DocumentError("a merge key (<<) takes a mapping, or a list of mappings", *place)
+                    raise DocumentError("the value of a merge key (<<) must be a mapping or a list of mappings", *place)
                 for key, item in table.items():
                     done.value.setdefault(key, item)
         if done.anchor is not None:
             self.anchors[done.anchor] = (done.value, done.size, height)
         if self.stack:
             above = self.stack[-1]
-            above.size += done.size - 1  # the collection itself was counted at its start
+            above.size += done.size - 1  # _take has already counted the collection itself
             above.height = max(above.height, height)
 
     def _count(self, more: int) -> None:
@@ -405,7 +405,7 @@ class _Builder:
 
 
 def _here(message: str) -> DocumentError:
-    """Return an error with the position of the current event."""
+    """Return an error without a position. The caller adds the position of the current event."""
     return DocumentError(message, 0, 0)
 
 
@@ -420,8 +420,8 @@ _PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 def parse_json(text: str) -> Document:
     """Parse one JSON document.
 
-    The text is parsed twice. The JSON parser of the standard library finds the errors, but reports no positions of
-    values. These come from the YAML parser, which accepts nearly all JSON, but also text that is not JSON.
+    The text is parsed twice. The standard library's JSON parser finds errors, but reports no positions of values. The
+    YAML parser reports positions: it accepts nearly all JSON, but also text that is not JSON.
     """
     document, problem = Document(None), DocumentError("not YAML")
     try:
@@ -476,7 +476,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return data
 
 
-#: A pattern for TOML keys with too many parts, which cost the standard library quadratic time.
+#: Matches a TOML key with too many parts. The standard library needs quadratic time for such a key.
 _LONG_KEY = re.compile(r"""(?:(?:(?<![\w-])[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*)""" + f"{{{MAX_DEPTH}}}")
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
@@ -503,7 +503,7 @@ def _json(text: str) -> Any:
     """
 
     def reject_constant(name: str) -> Any:
-        # Find the first constant outside a string. Blanks of the same length replace strings, which keeps the offsets.
+        # Find the first constant outside strings. Strings are replaced by blanks of the same length to keep offsets.
         constant = _NOT_FINITE.search(_STRING.sub(lambda match: " " * len(match[0]), text))
         advice = 'JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes'
         raise _json_error(text, constant.start() if constant else 0, advice)

@@ -1,4 +1,4 @@
-"""Read a regular file of limited size that a user names, as bytes or as UTF-8 text."""
+"""Read a user's file as bytes or as UTF-8 text. Only regular files of limited size are read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def regular_bytes(file: Path, most: int = WRITTEN) -> bytes:
 
     The file is opened in non-blocking mode, because opening a named pipe would wait for a writer.
 
-    :raises OSError: if it cannot be opened, is not a regular file, or has more than `most` bytes.
+    :raises OSError: if it cannot be opened, is not a regular file, or has more than ``most`` bytes.
     """
     try:
         handle = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -46,9 +46,9 @@ def regular_bytes(file: Path, most: int = WRITTEN) -> bytes:
 
 
 def read_bytes(file: Path, most: int = WRITTEN) -> bytes:
-    """Return the content of a regular file, with the file's name in error messages.
+    """Return the content of a regular file, as :func:`regular_bytes` does.
 
-    :raises SentinelError: if :func:`regular_bytes` raises OSError.
+    :raises SentinelError: instead of OSError. The message names the file.
     """
     try:
         return regular_bytes(file, most)
@@ -57,9 +57,9 @@ def read_bytes(file: Path, most: int = WRITTEN) -> bytes:
 
 
 def read_text(file: Path, most: int = WRITTEN) -> str:
-    """Return the text of a regular file.
+    """Return the text of a regular UTF-8 file.
 
-    :raises SentinelError: if :func:`read_bytes` raises it, or if the bytes are not UTF-8.
+    :raises SentinelError: if the file cannot be read (:func:`read_bytes`) or is not UTF-8.
     """
     raw = read_bytes(file, most)
     try:
@@ -75,5 +75,5 @@ def position(raw: bytes, offset: int) -> tuple[int, int]:
 
 
 def not_utf8(raw: bytes, offset: int) -> str:
-    """Return an error message that names a byte which is not valid UTF-8."""
+    """Return the error message for a byte that is not valid UTF-8."""
     return f"not UTF-8: byte 0x{raw[offset]:02x}; save the file as UTF-8"

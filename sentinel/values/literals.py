@@ -31,7 +31,7 @@ STORAGE: dict[str, str] = {
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 HALVES = ("float16", "bfloat16")
 
-#: Strings in evidence and recipes for floats that JSON lacks.
+#: String in evidence and recipes -> the float, which JSON cannot represent.
 TAGGED: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -50,7 +50,8 @@ class Tensor:
     :ivar data: C-contiguous little-endian bytes.
     :ivar requires_grad: for inputs, True if the worker must make it a leaf and observe its gradient; for outputs, True
         if it had a gradient function.
-    :ivar contiguous: whether its elements are adjacent in the worker's memory; if not, other elements are between them.
+    :ivar contiguous: whether its elements are adjacent in the worker's memory. If not, the memory between them is used
+        by other elements.
     """
 
     dtype: str
@@ -78,7 +79,7 @@ class Tensor:
 
 
 def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
-    """Make a tensor literal from nested lists.
+    """Make a :class:`Tensor` from nested lists.
 
     :raises ValueError: for ragged lists, values that are not numbers, or numbers that do not fit the dtype.
     """
@@ -87,12 +88,12 @@ def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: boo
     _require_numbers(values)
     wide = np.array(values, dtype=None if _nonempty(values) else np.float64)
     if wide.dtype == object:
-        raise ValueError("rows of unequal length" if isinstance(values, list) else "a number does not fit")
+        raise ValueError("rows of unequal length" if isinstance(values, list) else "the integer does not fit 64 bits")
     return from_array(wide, dtype, requires_grad, contiguous)
 
 
 def from_array(values: npt.NDArray[Any], dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
-    """Make a tensor literal from an array of numbers.
+    """Make a :class:`Tensor` from an array of numbers.
 
     :raises ValueError: if a number does not fit an integer dtype or bool.
     """
@@ -150,7 +151,7 @@ class Namespace:
 
 @dataclass(frozen=True)
 class New:
-    """An object of the target (``{new: dotted.path, arguments: {...}}``), created in the worker by a real call."""
+    """An object that the worker creates by calling the framework (``{new: dotted.path, arguments: {...}}``)."""
 
     path: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -158,7 +159,7 @@ class New:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute of one of the target's modules (``{attribute: dotted.path}``): a function, an enum member."""
+    """An object in the framework's modules, such as a function or an enum member (``{attribute: dotted.path}``)."""
 
     path: str
 
@@ -184,7 +185,7 @@ WRITTEN: Mapping[type, Mapping[str, str]] = {
 
 
 def _written(value: Any, write: Callable[[Any], Any]) -> Any:
-    """Return a value as recipes write it. ``write`` converts its parts."""
+    """Return a value in the notation of recipes. ``write`` converts the items of a container."""
     if value is None or isinstance(value, (str, int)):  # the most frequent case first
         return value
     if isinstance(value, float):
@@ -204,7 +205,7 @@ def plain(value: Any) -> Any:
 
 
 def untyped(value: Any) -> Any:
-    """Return the value that :func:`typed` has converted."""
+    """Convert the result of :func:`typed` back to the value; tensors become :class:`Tensor`."""
     if isinstance(value, Mapping):
         if not {"dtype", "shape", "tensor"} <= value.keys():
             return {name: untyped(item) for name, item in value.items()}
@@ -217,7 +218,7 @@ def untyped(value: Any) -> Any:
 
 
 def typed(value: Any) -> Any:
-    """Return a value as JSON without loss: like :func:`plain`, with the dtype and shape of tensors."""
+    """Return a value as JSON without loss: like :func:`plain`, but tensors also have their dtype and shape."""
     if isinstance(value, Tensor):
         grad = {"requires_grad": True} if value.requires_grad else {}
         strides = {} if value.contiguous else {"contiguous": False}

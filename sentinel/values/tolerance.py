@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Relative and absolute tolerance. None means the default of the observed dtype; ``exact`` allows no difference."""
+    """Relative and absolute tolerance. None means the default for the observed dtype; ``exact`` requires equality."""
 
     relative: float | None = None
     absolute: float | None = None

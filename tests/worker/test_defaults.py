@@ -59,7 +59,7 @@ def test_a_stand_in_configuration_takes_missing_options_from_the_defaults(source
     monkeypatch.setattr(drift, "_declared", [partial(defaults.default_of, sources[:1])])
     args = drift.StandInNamespace(clip=0.5, mode="sum")
     assert (args.clip, args.scale, getattr(args, "unknown", None)) == (0.5, 3, None)
-    with pytest.raises(drift.StandInMissingError, match="'unknown' that the stand-in does not have"):
+    with pytest.raises(drift.StandInMissingError, match="'unknown', which the adapter's stand-in lacks"):
         _ = args.unknown
     with pytest.raises(drift.StandInMissingError, match="'scale'"):
         _ = drift.StandInNamespace(clip=0.5).scale

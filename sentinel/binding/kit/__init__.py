@@ -1,4 +1,4 @@
-"""Build the objects with which adapters call upstream functions, and call functions that several frameworks share.
+"""Provide the helpers of adapters: they make arguments and stand-ins, and call kinds of functions that recur.
 
 Adapters use every name as ``kit.NAME``, whichever module of this package defines it.
 """

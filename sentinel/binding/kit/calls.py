@@ -1,4 +1,4 @@
-"""Call functions whose arguments and results differ from a contract in name, order or layout."""
+"""Call functions whose arguments and results differ from those of a contract in name, order or layout."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _read_source = lru_cache(maxsize=1024)(inspect.getsource)
 
 
 def source_of(thing: Any) -> str:
-    """Return the source text of a function or module, as ``inspect.getsource`` does. It is read once in a process."""
-    # A bound method, or a wrapper around a function, can be another object in each call, and refer to large objects.
+    """Return the source text of a function or module, as ``inspect.getsource`` does. The text is cached."""
+    # The cache keeps its keys alive. A bound method or a wrapper may be a new object each time and refer to large ones.
     return _read_source(inspect.unwrap(getattr(thing, "__func__", thing)))
 
 
@@ -24,21 +24,20 @@ def take_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def group_size(inputs: Mapping[str, Any]) -> int:
-    """Return the number of rows per group. It must be the same for all groups."""
+    """Return the number of rows per group. All groups must have the same size."""
     return len(inputs["group"]) // len(set(inputs["group"]))
 
 
 def join_both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
-    """Return a preference-pair column as one tensor: first the chosen, then the rejected rows, padded to equal
-    lengths."""
+    """Return one tensor with the rows of ``chosen_NAME``, then those of ``rejected_NAME``. Shorter rows are padded on
+    the right with ``value``."""
     sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
     longest = max(side.shape[1] for side in sides)
     return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
 
 
 def prepend_prompt(values: Any) -> Any:
-    """Prepend a column of zeros to a tensor with one value per response token. The column stands for a one-token
-    prompt."""
+    """Prepend a column of zeros, which stands for a one-token prompt, to a tensor [rows, response tokens]."""
     return torch.nn.functional.pad(values, (1, 0))
 
 
@@ -51,7 +50,7 @@ def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
 
 
 def two_token_logits(log_probs: Any) -> Any:
-    """Make logits [rows, tokens, 2] with which token 1 has the given log-probs [rows, tokens]."""
+    """Return logits [rows, tokens, 2] of a vocabulary of two tokens. Token 1 has the given log-probs [rows, tokens]."""
     return torch.stack([torch.zeros_like(log_probs), log_probs - torch.log(-torch.expm1(log_probs))], -1)
 
 
@@ -76,27 +75,27 @@ def call_with(
 
     :param leading: the inputs that are passed by position, before the others.
     :param takes: the inputs that are passed by name; by default all that are not in ``leading``.
-    :param values_of: input -> (value in the contract -> value that the function takes).
-    :param since: input that older versions lack -> the value with which newer versions behave like these.
+    :param values_of: input -> (value in the contract -> value for the function).
+    :param since: input that older versions lack -> the value with which newer versions behave like the older ones.
     :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
         the binding's ``outputs``.
     :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
-    :param sums: input of ``[batch, tokens]`` -> its mask. The function takes the sum of such an input over each row's
-        valid tokens.
-    :param bools: the inputs that the function takes as booleans.
-    :param group: the parameter that takes the number of rows in each group.
-    :param row_names: parameters that take a list with a distinct name for each row.
+    :param sums: input of ``[batch, tokens]`` -> its mask. The function receives the input's sum over each row's valid
+        tokens, ``[batch]``.
+    :param bools: the inputs that are converted to booleans.
+    :param group: the function's parameter for the number of rows in each group.
+    :param row_names: the function's parameters for a list of row names, which must be distinct.
     :param upstream: further arguments under their upstream names.
     :raises AbsentError: if the function has no equivalent of a value in the scenario.
     """
     arguments = dict(inputs)
     for name, words in (values_of or {}).items():
         if arguments[name] not in words:
-            raise AbsentError(f"not in this version: {boundary.path} has no {name} {arguments[name]}")
+            raise AbsentError(f"not in this version: {boundary.path} does not support {name}={arguments[name]}")
         arguments[name] = words[arguments[name]]
     for name, usual in (since or {}).items():
         if not takes_input(boundary, name) and arguments.pop(name) != usual:
-            raise AbsentError(f"not in this version: {boundary.path} has no {name}")
+            raise AbsentError(f"not in this version: {boundary.path} has no parameter for {name}")
     for name, mask in (sums or {}).items():
         arguments[name] = torch.where(arguments[mask] != 0, arguments[name], 0.0).sum(-1)
     for name in bools:
@@ -121,14 +120,14 @@ def _transposed(value: Any) -> Any:
 
 
 def takes_input(boundary: Any, name: str) -> bool:
-    """Return True if the function has a parameter for an input."""
+    """Return True if the function has a parameter for the contract's input ``name``."""
     return any(candidate in boundary.parameters for candidate in boundary.binding.arguments.get(name, (name,)))
 
 
 def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a function for a KL estimate.
+    """Call a function that computes a KL estimate.
 
     :param switches: estimator -> the arguments that select it in versions without a parameter for the estimator's name.
     :param names: the inputs that are passed in addition to the estimator.
@@ -136,12 +135,12 @@ def call_estimator(
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
-        raise AbsentError(f"not in this version: the estimator {inputs['kl_estimator']}")
+        raise AbsentError(f"not in this version: the KL estimator {inputs['kl_estimator']}")
     return boundary.invoke(take_inputs(inputs, *names), **switches[inputs["kl_estimator"]])
 
 
 def part_of(answer: Any, place: Any) -> Any:
-    """Return the item of a result at an index or key. A tuple of indices and keys leads to an item in nested
+    """Return the item of ``answer`` at an index or key. A tuple of indices and keys selects an item of nested
     containers.
     """
     for step in place if isinstance(place, tuple) else (place,):
@@ -149,30 +148,30 @@ def part_of(answer: Any, place: Any) -> Any:
     return answer
 
 
-#: The contract's axis -> the axis number in torch.
+#: The contract's ``axis`` -> torch's ``dim``.
 AXIS: Mapping[Any, Any] = {None: None, "token": -1}
 
-#: Parameter names of functions that take the ends of episodes instead of a mask. Parameters in ``ENDS`` take booleans
-#: that mark the last step of each episode. Parameters in ``AFTER_ENDS`` take the state after the last step, or mark
-#: truncated episodes; their values must not affect the result. If a function has a parameter such as ``next_done``, its
-#: booleans mark the first step of each episode instead of the last.
+#: Parameter names of functions that have the ends of episodes as input instead of a mask. ``ENDS``: booleans that mark
+#: the last step of each episode. ``AFTER_ENDS``: the state after the last step, or flags of truncated episodes; these
+#: values must not affect the result. If a function also has a parameter such as ``next_done``, ``ENDS`` mark the first
+#: step of each episode instead of the last.
 ENDS = ["dones", "done", "terminated", "terminateds", "terminations", "terminals", "terminal"]
 AFTER_ENDS = ["next_value", "last_value", "last_values", "bootstrap_value", "next_done", "next_dones", "last_done"]
 AFTER_ENDS += ["truncated", "truncations"]
 
 
 def flag_ends(mask: Any) -> Any:
-    """Return booleans that are True at the last valid token of each row, where the row's episode ends."""
+    """Return booleans [batch, tokens] that are True at the last valid token of each row, where its episode ends."""
     valid = mask != 0
     return valid & (valid.flip(-1).cumsum(-1).flip(-1) == 1)
 
 
 def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, Any]:
-    """Return the arguments for the parameters that take the ends of episodes (:data:`ENDS`) or the state after them
-    (:data:`AFTER_ENDS`).
+    """Return the arguments for parameters that are in :data:`ENDS` or :data:`AFTER_ENDS`.
 
-    :param ends: booleans that mark the ends of episodes, [batch, tokens] or [tokens].
-    :param like: a tensor whose dtype the arguments for values get.
+    :param names: the parameters.
+    :param ends: flags that mark the ends of episodes, [batch, tokens] or [tokens].
+    :param like: a tensor whose dtype and device the values after the end of an episode get.
     """
     names = list(names)
     last = ends[..., -1:].any(-1).to(ends.dtype)
@@ -190,12 +189,13 @@ def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, A
 
 
 def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool) -> dict[str, Any]:
-    """Add the booleans ``ends`` to the inputs, for a function that takes the ends of episodes instead of a mask.
+    """Return the inputs and ``ends``, which marks the ends of episodes, for a function without a mask.
 
     Such a function also computes with masked tokens, as if they belonged to other episodes. So non-finite values at
     masked tokens are replaced by 1.
 
-    :param stream: whether the function takes the valid tokens of all rows one after another, [tokens].
+    :param as_bools: whether ``ends`` contains booleans or floats.
+    :param stream: whether to concatenate the valid tokens of all rows to tensors [tokens].
     """
     tensors = {name: value for name, value in inputs.items() if getattr(value, "shape", ()) == mask.shape}
     finite = {name: torch.where((mask != 0) | value.isfinite(), value, 1) for name, value in tensors.items()}
@@ -207,8 +207,7 @@ def with_ends(inputs: Mapping[str, Any], mask: Any, as_bools: bool, stream: bool
 
 
 def split_rows(value: Any, mask: Any) -> Any:
-    """Convert values of the valid tokens, [tokens], to values of all tokens, [batch, tokens], with 0 at masked
-    tokens."""
+    """Return a tensor [batch, tokens] with the values [tokens] at valid tokens, and 0 at masked tokens."""
     if not isinstance(value, torch.Tensor) or value.ndim != 1:
         return value
     return torch.zeros(mask.shape, dtype=value.dtype, device=value.device).masked_scatter(mask != 0, value)
@@ -231,13 +230,13 @@ def call_each(
 
         * ``row``: once for each response, with its valid tokens;
         * ``rows``: once, with a vector of valid tokens for each response;
-        * ``group`` and ``groups``: the same for prompts: a vector has one number for each response to the prompt. Use
-          it for inputs of [batch] and for ``sums``. Responses without a valid token are left out;
+        * ``group`` and ``groups``: like ``row`` and ``rows``, but a vector has one number for each response to a
+          prompt. Use them for inputs [batch] and for ``sums``. Responses without a valid token are left out;
         * ``batch``: once, with the whole tensors;
         * ``stream``: once, with the valid tokens of all rows, [tokens].
     :param reads: output -> its place in the result of a call.
     :param form: the type of a vector: ``tensor``, ``array`` or ``list``. With ``list``, whole tensors are nested lists.
-    :param ends: parameters for the ends of episodes: :data:`ENDS`, :data:`AFTER_ENDS`.
+    :param ends: the function's parameters that are in :data:`ENDS` or :data:`AFTER_ENDS`.
     :param options: further options of :func:`call_with`.
     """
     of_groups, mask = each in ("group", "groups"), inputs.get("response_mask")
@@ -270,7 +269,7 @@ def call_each(
     found = {}
     for name in reads:
         if isinstance(answer.get(name), float) or getattr(answer.get(name), "ndim", None) == 0:
-            found[name] = answer[name]  # one number for the whole batch is returned as it is
+            found[name] = answer[name]  # one number for the whole batch
             continue
         found[name] = torch.zeros(some.shape, dtype=torch.float64)
         for place, value in zip(places, answer.get(name, ()), strict=True):
@@ -284,7 +283,7 @@ def call_rates(boundary: Any, inputs: Mapping[str, Any], *, step: str, **options
     """Call a schedule function once for each step of a run, and return the learning rates: the peak rate times each
     result.
 
-    :param step: the parameter that takes the step.
+    :param step: the function's parameter for the step.
     :param options: further options of :func:`call_with`.
     """
     steps = range(inputs["first_step"], inputs["first_step"] + inputs["training_steps"])
@@ -305,8 +304,9 @@ def _tensor_of(value: Any) -> Any:
 
 
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an entropy function. Also call the log-probs function of the same module, because the contract needs the
-    gradients of log-probs.
+    """Call an entropy function, and the function named ``log_probs`` of the same module.
+
+    The contract observes gradients of both results.
     """
     logits = inputs["logits"]
     values = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
@@ -319,11 +319,10 @@ def call_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def call_sums_of_log_probs(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
-    """Call a function of logits and labels that returns the sum of the log-probs of each row. Logits at a position
-    predict the next label.
+    """Return the log-prob of each token from a function that returns only the sum of each row's log-probs.
 
-    For each token, the function gets the token's row with labels up to this token. The log-prob of a token is the
-    difference of two such sums.
+    The logits at a position predict the next label. Each row is passed once per token, with the labels up to this
+    token; later labels are -100. The difference of two consecutive sums is the log-prob of a token.
     """
     logits, ids, valid = inputs["logits"], inputs["token_ids"], inputs["response_mask"] != 0
     (rows, tokens), pad = ids.shape, torch.nn.functional.pad
@@ -335,16 +334,17 @@ def call_sums_of_log_probs(boundary: Any, inputs: Mapping[str, Any], **upstream:
 
 
 def mean_of_tokens(values: Any, mask: Any) -> Any:
-    """Return the mean over valid tokens. Adapters use it for functions that return a value per token, which their
-    callers average.
+    """Return the mean over valid tokens. Adapters use it if a function returns one value per token and its caller
+    computes the mean.
     """
     return torch.where(mask != 0, values, 0.0).sum() / max(int((mask != 0).sum()), 1)
 
 
 def call_divergence(boundary: Any, inputs: Mapping[str, Any], *, of_logits: bool, **upstream: Any) -> dict[str, Any]:
-    """Call a function that returns the divergence of each token, or of each token and vocabulary entry.
+    """Return the mean over valid tokens of a function's divergences: one per token, or one per token and vocabulary
+    entry.
 
-    :param of_logits: whether the function takes logits; otherwise log-probs.
+    :param of_logits: whether the function's arguments are logits or log-probs.
     """
     mask = inputs["response_mask"]
     both = [torch.where(mask[..., None] != 0, inputs[name], 0.0) for name in ("logits", "teacher_logits")]
@@ -354,7 +354,7 @@ def call_divergence(boundary: Any, inputs: Mapping[str, Any], *, of_logits: bool
 
 
 def read_rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return an optimiser's learning rate after each update. ``schedule(optimizer)`` makes the scheduler."""
+    """Return the learning rate of each update. ``schedule(optimizer)`` makes the framework's scheduler."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
     scheduler = schedule(optimizer)
     values = []
@@ -366,7 +366,7 @@ def read_rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dic
 
 
 def read_coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
-    """Return a KL controller's coefficient at the start and after each step."""
+    """Return a KL controller's initial coefficient, and the one after each update with a KL (``argument``)."""
     values = [controller.value]
     for kl in inputs["kls"]:
         controller.update(**{argument: kl, "n_steps": inputs["samples_per_step"]})

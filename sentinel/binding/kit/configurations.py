@@ -1,4 +1,4 @@
-"""Make a framework's configuration from a scenario's options, and read the requests to an inference engine."""
+"""Make a framework's configuration from a scenario's options, and capture requests to an inference engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sentinel.binding.kit.objects import stand_in
 
 
 def nest_options(options: Mapping[str, Any]) -> Any:
-    """Make a namespace of options. A name with dots becomes nested namespaces."""
+    """Make a namespace of options. An option such as ``actor.lr`` becomes an attribute of a nested namespace."""
     namespace, groups = stand_in(), dict[str, dict[str, Any]]()
     for name, value in options.items():
         group, dot, rest = name.partition(".")
@@ -29,7 +29,7 @@ def nest_options(options: Mapping[str, Any]) -> Any:
 
 
 def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the options that a class accepts in this version.
+    """Return those of the options that a class of this version accepts.
 
     :param usual: option -> the value with which newer versions behave like versions without the option.
     :raises AbsentError: if the class lacks an option whose value differs from ``usual``.
@@ -54,7 +54,7 @@ def with_options(
     :param fields: option -> its field; or option -> the field and a mapping from the option's values to the field's.
     :param extra: further fields, which are ignored if this version lacks them.
     :return: the configuration; and a mapping of the options that the configuration has, with their values.
-    :raises AbsentError: if the scenario has an option that the configuration lacks.
+    :raises AbsentError: if the scenario sets an option that the configuration lacks.
     """
     parameters = inspect.signature(make).parameters
     values, words = {name: value for name, value in extra.items() if name in parameters}, {}
@@ -64,7 +64,7 @@ def with_options(
             words[option] = (name, values_of)
         if inputs[option] is not None:
             if name not in parameters:
-                raise AbsentError(f"not in this version: the option {name}")
+                raise AbsentError(f"not in this version: the configuration has no option {name}")
             values[name] = values_of[inputs[option]] if values_of else inputs[option]
     configuration = make(**values)
     readings = {}
@@ -81,7 +81,7 @@ def fields(same: str, **others: Any) -> dict[str, Any]:
     return {**{name: name for name in same.split()}, **others}
 
 
-#: The field of the option ``greedy`` for :func:`with_options`, if the configuration's switch turns sampling on.
+#: The field for the option ``greedy`` in :func:`with_options`, if the configuration has the opposite option, sampling.
 DRAWS = ("do_sample", {True: False, False: True})
 
 
@@ -90,20 +90,20 @@ class EngineRequest(Exception):
 
 
 def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
-    """Run code until it calls its inference engine, and return the request."""
+    """Run code until its stand-in engine raises :class:`EngineRequest`, and return the request."""
     try:
         asyncio.run(generation)
     except EngineRequest as request:
         return request.args[0]
-    raise DriftError("no request reached the engine")
+    raise DriftError("the framework's code returned without a request to the inference engine")
 
 
 def parser_options(adds: Callable[[Any], Any], **extra: Any) -> Callable[..., Any]:
-    """Return a function that makes a framework's command-line namespace from values of options. All other options have
-    their defaults.
+    """Return a function that makes the namespace of a framework's command line from keyword arguments. All other
+    options have their defaults.
 
-    :param adds: adds the framework's arguments to a parser.
-    :param extra: defaults of the arguments that an uninstalled package would add.
+    :param adds: ``adds(parser)`` adds the framework's arguments to a parser.
+    :param extra: defaults of arguments that a package adds if it is installed.
     """
     parser = argparse.ArgumentParser()
     with suppress(Exception):
@@ -130,7 +130,7 @@ def request_sampling(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Build the engine request for a configuration; see ``families.sampling_request`` for the parameters."""
+    """Return the engine request for the scenario's options; see ``families.sampling_request`` for the parameters."""
     if not hasattr(boundary.imported[module], name):
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)

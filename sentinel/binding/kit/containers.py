@@ -1,4 +1,4 @@
-"""Make and read the containers in which frameworks keep the rows of a batch."""
+"""Make and read the containers in which frameworks store the rows of a batch."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from sentinel.values.lazy import torch
 
-#: The types of three functions: ``make(boundary, fields, meta) -> container``; ``read(container, inputs) -> columns,
-#: meta``; ``do(boundary, inputs, container) -> containers``.
+#: The types of three functions. ``make(boundary, fields, meta)`` returns a container; ``read(container, inputs)``
+#: returns its columns and its meta; ``do(boundary, inputs, container)`` returns the containers after an operation.
 Make = Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any]
 Read = Callable[[Any, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
 Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
@@ -46,7 +46,7 @@ def operate(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[
 
 
 def iterate_minibatches(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Iterate over the minibatches of a batch container."""
+    """Make a batch container from the rows of the scenario, and return the rows of each of its minibatches."""
     batches = boundary.function(
         make(boundary, inputs["fields"], {}),
         mini_batch_size=inputs["minibatch_size"],
@@ -58,7 +58,7 @@ def iterate_minibatches(make: Make, read: Read, boundary: Any, inputs: Mapping[s
 
 
 def join_parts(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
-    """Make several batch containers, as workers do, and join them."""
+    """Make several batch containers, one per worker, from the rows of the scenario, and join them."""
     parts, start = [], 0
     for size in inputs["sizes"]:
         rows = {name: column[start : start + size] for name, column in inputs["fields"].items()}
@@ -81,14 +81,14 @@ def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequenc
 
 
 def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Pad a batch container to a size, and return it in a list. Return an empty list if the reported number of added
-    rows is wrong."""
+    """Pad a batch container to a multiple of ``count`` rows. Return it in a list, or an empty list if the function
+    reports a wrong number of added rows."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 
 
 def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
-    """Make rows of these lengths. Each row contains its number twice: in a tensor and in a list."""
+    """Make rows of these lengths. Each row's number is stored twice: in the tensor ``row`` and the list ``label``."""
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     return {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
 
@@ -96,7 +96,7 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
     """Split the rows of a container into equal, consecutive parts, and return the row numbers of each part.
 
-    Rows whose label belongs to another row are left out.
+    A row whose two numbers (:func:`numbered_rows`) differ is left out: its tensors and lists are from different rows.
     """
     fields = read_columns(data)
     rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
@@ -105,7 +105,7 @@ def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows of a dataset, with the interface of Hugging Face's ``Dataset``."""
+    """A list of rows with the methods of Hugging Face's ``Dataset`` that data loaders use."""
 
     @property
     def column_names(self) -> list[str]:
@@ -139,9 +139,10 @@ class Rows(list[dict[str, Any]]):
 
 
 def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows with a one-token prompt, and a response that ends where the mask ends.
+    """Make rows with a one-token prompt, and a response that ends at the last valid token of the mask.
 
-    Each token has its own id: its index in a table whose first column is unused. The row's reward is on its last token.
+    Each token has its own id: its index in the flattened table [rows, prompt and response tokens]. The row's reward is
+    on its last token.
     """
     mask = (inputs["response_mask"] != 0).long()
     rows, width = mask.shape

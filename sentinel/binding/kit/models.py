@@ -17,16 +17,16 @@ from sentinel.values.lazy import torch
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return tables of log-probs and entropies for a stand-in model, flattened to one dimension.
+    """Return the flattened tables of log-probs and entropies that a stand-in model looks up.
 
-    The first column of each table is for the prompt.
+    A table is [rows, 1 + response tokens]; its first column, 0, is for a one-token prompt.
     """
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
     return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 
 
 def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gradients of the log-probs and entropies after an update."""
+    """Return the gradients of the scenario's log-probs and entropies after an update."""
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     arrived = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
     return {"gradient": arrived, "entropy_gradient": None if entropies is None else entropies.grad}
@@ -37,11 +37,11 @@ _PADDING, _END, _ELSE, _FIRST = range(4)
 
 
 def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool = False) -> Any:
-    """Make a causal language model whose outputs come from a table of logits, which is its only parameter.
+    """Make a causal language model whose outputs are the entries of ``table``, its only trained parameter.
 
     The model adds a first token before each row of ``table``, and one position after the row. Each token of each row
-    has its own id (:func:`token_ids`). To find the output at a position, the model looks up the id of the next token.
-    So a trainer may cut, pad, pack and reorder the sequences. The end token stands for the next token of the row.
+    has its own id (:func:`token_ids`). The id of the next token selects the table's entry for a position, so a trainer
+    may cut, pad, pack and reorder sequences. The end token selects the entry of the token that would follow in the row.
 
     :param table: log-probs [rows, tokens], or logits [rows, tokens, choices].
     :param after: log-probs [rows] of the position after the last token; by default 0.
@@ -95,7 +95,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
             return self.lm_head
 
         def resize_token_embeddings(self, *_: Any, **__: Any) -> None:
-            """Do nothing, because the vocabulary already has the size of the tokenizer's."""
+            """Do nothing, because the vocabulary already has the tokenizer's size."""
 
         def forward(
             self,
@@ -130,10 +130,10 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Return the ids of a :func:`token_table` for each row: the first id, which precedes the row, and those of its
+    """Return the token ids of each row of a :func:`token_table`: the id of the added first token, then those of the
     valid tokens.
 
-    If ``ended`` is set, the last id of each row is that of the end token.
+    :param ended: whether the end token replaces the last valid token of each row.
     """
     width = mask.shape[1] + 2
     numbers = []
@@ -145,7 +145,7 @@ def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
 
 
 def token_words(ids: Sequence[int]) -> str:
-    """Return token ids as a string for :func:`table_tokenizer`."""
+    """Return the text that :func:`table_tokenizer` converts to these token ids."""
     return " ".join(f"w{token}" for token in ids)
 
 
@@ -206,7 +206,7 @@ def train_quickly(trainer: Any) -> Any:
 def config_class_of(boundary: Any) -> Any:
     """Return the configuration class of a Hugging Face trainer, such as ``DPOConfig`` for ``DPOTrainer``.
 
-    A trainer without its own configuration class uses that of the trainer that it extends.
+    A trainer without its own configuration class uses that of its base class.
     """
     name = boundary.owner.__name__.replace("Trainer", "Config")
     modules = [boundary.module, *(sys.modules[base.__module__] for base in boundary.owner.__mro__)]
@@ -247,8 +247,7 @@ def make_dataset(rows: list[dict[str, Any]]) -> Any:
 
 
 class TypedProcessor:
-    """A processor like that of a vision model. Each word of its input has the form ``id:type``: a token's id and
-    type."""
+    """A stand-in for a vision model's processor. Each word of its input, ``id:type``, is a token's id and type."""
 
     tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
 
@@ -259,7 +258,7 @@ class TypedProcessor:
 
 
 def make_one_process(device: str) -> Any:
-    """Make an accelerator for one process, in which gathering and reducing return their input."""
+    """Make a stand-in for accelerate's ``Accelerator`` with one process: gathering and reducing return their input."""
     whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), return_first)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
     state = bookkeeping(deepspeed_plugin=None)
@@ -293,7 +292,7 @@ PROMPT = 2
 
 
 def make_sequences(mask: Any) -> dict[str, Any]:
-    """Make a batch like those of collators, in which prompt tokens precede each response."""
+    """Make a batch as a data collator returns it, with :data:`PROMPT` prompt tokens before each response."""
     mask = mask.long()
     prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
@@ -310,7 +309,10 @@ def make_sequences(mask: Any) -> dict[str, Any]:
 
 
 def generate_answers(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
-    """Replace a model's ``generate`` method: return the next answer of each prompt."""
+    """Replace a model's ``generate`` method: append an answer to each prompt. Equal prompts get their answers in order.
+
+    :param by_prompt: last token id of a prompt -> its answers, as lists of token ids.
+    """
     left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))

@@ -77,7 +77,7 @@ def run_async(way: Coroutine[Any, Any, Any]) -> Any:
 
 @contextmanager
 def with_base64(*modules: Any) -> Iterator[None]:
-    """Replace the package pybase64 by Python's base64 during a ``with`` block."""
+    """Replace the package pybase64 with Python's base64 during a ``with`` block."""
     with ExitStack() as alone:
         alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
         for module in modules:
@@ -86,8 +86,8 @@ def with_base64(*modules: Any) -> Iterator[None]:
 
 
 def record_maker(owner: Any) -> Callable[..., Any]:
-    """Return a function that makes stand-ins for an annotated class that cannot be instantiated here. The stand-ins
-    have the class's fields."""
+    """Return a function that makes stand-ins for instances of a class that cannot be instantiated here. They have the
+    annotated fields of the class, with its defaults."""
     defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
     return lambda **values: stand_in(
         **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}

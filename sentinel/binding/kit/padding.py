@@ -25,13 +25,12 @@ def call_padding_to_multiple(
 ) -> dict[str, Any]:
     """Call a function that pads rows to the next multiple of a number: ``pads(boundary, values, number)``."""
     if inputs["values"].shape[1] > inputs["length"]:
-        raise AbsentError("rows longer than `length` are padded to a multiple of it; the scenario has such rows")
+        raise AbsentError("the scenario has rows longer than `length`; the function pads to a multiple of `length`")
     return {"padded": pads(boundary, inputs["values"], inputs["length"])}
 
 
 def lay_out(rows: Sequence[Any], left: bool = False) -> tuple[Any, Any]:
-    """Return rows of tokens as a padded tensor, and the tensor's mask. Both have one column more than the longest
-    row."""
+    """Pad rows of tokens, and return a tensor and its mask, [rows, 1 + length of the longest row]."""
     width = 1 + max(map(len, rows))
     beside = [(width - len(row), 0) if left else (0, width - len(row)) for row in rows]
     values = [torch.nn.functional.pad(row, extra) for row, extra in zip(rows, beside)]
@@ -45,7 +44,7 @@ def lengths_of(inputs: Mapping[str, Any], mask: str = "attention_mask") -> list[
 
 
 def pack_by_length(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
-    """Split rows into microbatches by their lengths."""
+    """Call a function that packs rows into microbatches by their lengths, with a token limit."""
     return {"parts": boundary.function(lengths_of(inputs), inputs["max_tokens_per_microbatch"], **upstream)}
 
 

@@ -1,4 +1,4 @@
-"""Run code on several ranks, which are threads of one process."""
+"""Simulate several ranks with threads of one process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Collectives:
         self.failure: BaseException | None = None
 
     def ranks_of(self, group: Any) -> Sequence[int]:
-        """Return the ranks of a process group. A tuple lists them; any other value stands for all ranks."""
+        """Return the ranks of a process group: a tuple lists them; any other value means all ranks."""
         return group if isinstance(group, tuple) else tuple(range(self._count))
 
     def begin(self, rank: int) -> None:
@@ -109,7 +109,7 @@ class _Collectives:
 def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     """Run ``work(rank)`` in one thread per rank, with ``torch.distributed`` replaced. Return each rank's result.
 
-    A group is a tuple of ranks; any other value stands for all ranks.
+    A process group is a tuple of ranks; any other value means all ranks.
 
     :raises RanksDisagreeError: if a rank calls a collective that another rank of its group does not call.
     """
@@ -174,12 +174,12 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def score_by_vocabulary(logits: Any, score: Callable[[Any, int], Any]) -> list[Any]:
-    """Compute scores [rows, tokens] of logits [rows, tokens, choices] whose vocabulary is split over ranks.
+    """Compute scores [rows, tokens] of logits [rows, tokens, vocabulary] whose vocabulary is split over ranks.
 
     There are two ranks if the size of the vocabulary is even, otherwise one. Each rank computes the gradient of its own
-    part, because computing it calls collectives. The gradient of the first score reaches ``logits``.
+    part, because the backward pass calls collectives. Only the first score has a gradient with respect to ``logits``.
 
-    :param score: called with a rank's part of the logits and its number; returns one or more scores.
+    :param score: ``score(part, rank)`` returns one score, or a tuple of scores, for a rank's part of the logits.
     """
     size = logits.shape[-1]
     ranks = 1 if size % 2 else 2
@@ -209,7 +209,7 @@ def make_single_rank_mpu(**answers: Any) -> Any:
 
 
 class _OnCpu:
-    """Replaces torch: CUDA functions do nothing, and all tensors are on the CPU."""
+    """Replaces the module torch: CUDA functions do nothing, and all tensors are on the CPU."""
 
     cuda = StandInNamespace(
         **dict.fromkeys(("empty_cache", "reset_peak_memory_stats", "synchronize"), lambda: None),
@@ -234,7 +234,7 @@ class _OnCpu:
 
 @contextmanager
 def on_cpu(*modules: Any) -> Iterator[None]:
-    """Replace CUDA by the CPU during a ``with`` block, for code in these modules and for the methods of tensors."""
+    """Replace CUDA with the CPU during a ``with`` block, for code in these modules and for the methods of tensors."""
     move = torch.Tensor.to
 
     def to(tensor: Any, *place: Any, **options: Any) -> Any:

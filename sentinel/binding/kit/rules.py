@@ -7,7 +7,7 @@ from typing import Any
 
 
 def score_of(answer: Any) -> Any:
-    """Return the score from a reward rule's result: a number, a record, or a tuple that begins with a number."""
+    """Return the score in a reward rule's result: a number, a mapping with ``score``, or a tuple that begins so."""
     answer = answer["score"] if isinstance(answer, Mapping) else answer
     return answer[0] if isinstance(answer, tuple) else answer
 
@@ -31,5 +31,5 @@ def apply_extractor(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_rule_to_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a reward rule that accepts a list of right answers."""
+    """Call a reward rule that accepts a list of right answers: the ground truth and one more."""
     return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
