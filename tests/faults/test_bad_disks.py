@@ -29,7 +29,7 @@ def test_a_read_only_cache_is_used(home, demo_repository):
 
 
 def test_a_worker_without_temporary_space_is_reported(tmp_path, monkeypatch):
-    """Nothing is left, and the message names the folder that needs space."""
+    """No file remains, and the message names the folder that needs space."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
@@ -49,7 +49,7 @@ def test_a_worker_without_temporary_space_is_reported(tmp_path, monkeypatch):
 
 
 def test_a_target_process_without_temporary_space_is_reported(lab, monkeypatch):
-    """The preloader keeps running."""
+    """Only the target process fails; the preloader continues to run."""
     tree, pid = lab.write({"mod.py": "def f():\n    return 7\n"}), lab.preloader.hello()["pid"]
 
     def full(**place: object) -> str:

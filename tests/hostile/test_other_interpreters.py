@@ -99,7 +99,7 @@ def started(
     for name in SECRETS:
         monkeypatch.setenv(name, "secret")
     places = contained_places(bundled_catalog())
-    # The packages of this environment are listed, because that environment's .pth file is untrusted.
+    # The readable packages are those of this environment, because the .pth file of the other environment is untrusted.
     seen = (*places.readable, sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     places = replace(places, readable=seen, checkouts=(str(tmp_path / "lab"),))
 
