@@ -149,7 +149,7 @@ def _middle(values: list[float]) -> float:
 
 
 def _beside(block: list[dict[str, Any]], row: dict[str, Any]) -> float:
-    """Return the median time of the unwatched steps in a block, leaving out ``row``."""
+    """Return the median time of the unwatched steps in a block, without ``row`` if it is one of them."""
     return statistics.median(float(other["took"]) for other in block if other["kind"] == "bare" and other is not row)
 
 

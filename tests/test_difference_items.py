@@ -402,7 +402,7 @@ def test_a_removed_function_is_worse_unless_its_callers_are_removed_too(callers,
 
 
 def test_a_removed_function_is_not_worse_if_it_did_not_answer_before(pytester, called, tmp_path):
-    """The function existed, but every call raised."""
+    """At the base, the function exists, but every call raises."""
     losses = called / "demo_rl" / "losses.py"
     losses.write_text(
         losses.read_text() + "\n\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode):\n    raise OSError(7)\n"

@@ -78,10 +78,7 @@ class Boundary:
             if lacks and self.own_inputs.get(name) is not None:
                 arguments[name] = self.own_inputs[name]
             elif parameter.default is parameter.empty and not variadic and name not in arguments:
-                raise DriftError(
-                    f"{self.path}{inspect.signature(self.function)} now requires {name!r}, which the adapter does "
-                    "not pass"
-                )
+                raise DriftError(f"{self.path}{inspect.signature(self.function)} now requires {name!r}")
         return self.function(*positional, **arguments)
 
     def _bind(self, inputs: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
@@ -205,7 +202,7 @@ def _leads_to(value: Any, sought: Any) -> bool:
 def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
     """Return a hint for an error message: a name similar to the missing attribute."""
     near = difflib.get_close_matches(attribute, dir(owner), 1)
-    there = f"; the nearest name is {near[0]!r}" if near else ""
+    there = f"; the nearest there is {near[0]!r}" if near else ""
     last = path.rpartition(".")[2]
     if attribute == last:
         return there or _nearest_definition(last, roots)

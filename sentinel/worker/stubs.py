@@ -38,7 +38,7 @@ class StubUsedError(RuntimeError):
 
 
 class StubState:
-    """The stub modules of this process, and which of them were used.
+    """The state of this process's stub modules: whether using one raises, and which were used.
 
     :ivar probing: True while a probe runs: using a stub module is then recorded and raises. False during imports,
         including imports of the target's own modules inside a probe.

@@ -304,7 +304,7 @@ def test_contribute_writes_the_patch_and_the_pages(run_sentinel, few_scenarios, 
     git(clone, "checkout", "-q", tiny.buggy)
     git(clone, "am", "-q", "--keep-non-patch", str((folder / "fix.patch").absolute()))
     assert git(clone, "log", "-1", "--format=%s") == "[loss] fix: mask the numerator of the mean"
-    assert "The numerator" not in git(clone, "log", "-1", "--format=%b")  # the error and the fix, without the cause
+    assert "The numerator" not in git(clone, "log", "-1", "--format=%b")  # not the cause
     assert git(clone, "diff", "--name-only", tiny.buggy).split() == ["tests/test_losses.py", "tiny/losses.py"]
 
 

@@ -220,7 +220,7 @@ def test_package_locations_are_queried_in_containment(wrapped, environment, tmp_
 
 
 def _below(pid: int) -> list[int]:
-    """Return the process ids of a process's descendants, as seen here."""
+    """Return the ids, in this process's PID namespace, of a process's descendants."""
     found = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, file.read_text().split()):

@@ -258,7 +258,7 @@ def sentinel_says(recipes: Path, capsys: pytest.CaptureFixture[str]) -> Said:
 
 @pytest.fixture
 def run(head: Repository, recipes: Path, pytester: pytest.Pytester, warm_runs: Any, monkeypatch) -> Iterator[str]:
-    """The output of a run at the attacker's head on a hosted runner. Its other files are in the current folder."""
+    """The output of a run at the attacker's head on a hosted runner. The run's files are in the current folder."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(head.path))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))

@@ -1,4 +1,4 @@
-"""The histories in ``reports/history`` agree with the recipes and can be shown."""
+"""The histories in ``reports/history`` agree with the recipes, and every command can print them."""
 
 import copy
 import json

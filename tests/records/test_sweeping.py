@@ -231,7 +231,7 @@ except Exception:
 
 
 def test_a_branch_decides_no_verdict_of_another_branch(history, swept):
-    """A head's own report is not evidence about upstream's commits."""
+    """A branch's code may forge its report, so a verdict on a branch is not reused for upstream's commits."""
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
     history.commit({"README": "2"})
     history.git("checkout", "-q", "-b", "pull")

@@ -49,7 +49,7 @@ def test_a_former_path_is_found(decide, tmp_path):
 @pytest.mark.parametrize(
     ("losses", "file", "said"),
     [
-        ("def agg_los(loss_mat): ...\n", "losses.py", "no demo_rl.losses.agg_loss (*; the nearest name is 'agg_los'"),
+        ("def agg_los(loss_mat): ...\n", "losses.py", "no demo_rl.losses.agg_loss (*; the nearest there is 'agg_los'"),
         ("X = 1\n", "losses.py", "no demo_rl.losses.agg_loss (removed upstream, or not there yet)"),
         (
             "\n\ndef agg_loss(loss_mat): ...\n",

@@ -327,7 +327,7 @@ def test_an_adapter_is_written_and_tried(tmp_path, capsys, monkeypatch):
     assert rows["masked_sum"]["broken"] == {}
     assert len(rows["masked_sum"]["held"]) > 8
     assert "the_oracle_agrees" in rows["masked_mean"]["broken"]
-    assert rows["masked_mean"]["oracle_agrees_with"] == {}  # neither as a mean of each row, which fails for two rows
+    assert rows["masked_mean"]["oracle_agrees_with"] == {}  # a mean of each row does not agree either
     assert rows["seq_mean_loss"]["oracle_agrees_with"] == {
         "loss_agg_mode": "seq-mean-token-sum",  # the exception of a failed call shows that it takes a boolean mask
         "empty_rows": "counted",
