@@ -32,8 +32,7 @@ def open_checkout(
 ) -> Checkout:
     """Return the checkout of a target at a ref. Reuse the checkout of an earlier run if the store has one.
 
-    This function never clones a repository. If the target of a git ref has no mirror, the error names the command that
-    creates the mirror.
+    This function never clones a repository. If a git ref needs a mirror, the error names the command that creates it.
 
     :param store: the mirrors and their ``SENTINEL_HOME``; None for the user's own.
     :param pull: the number of the pull request to fetch if the mirror lacks the commit of a pin.

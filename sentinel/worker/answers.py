@@ -100,11 +100,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Measured:
-    """The values that a probe observed, by variant and key, and the code that it called.
-
-    :ivar ghosts: the stub modules that the boundary's module imports, directly or indirectly.
-    :ivar questions: as in :class:`Failed`.
-    """
+    """The values that a probe observed, by variant and key, and the code that it called."""
 
     observation: Mapping[str, Mapping[str, Any]]
     provenance: Claim

@@ -266,10 +266,7 @@ def source_of(function: Any) -> tuple[str, int, str]:
 
 
 def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
-    """Replace attributes that the framework reads or calls during import, so that they give the adapter's values.
-
-    :param answers: dotted path -> the new value (the return value, if the attribute is callable) or an ``Alias``.
-    """
+    """Replace attributes, given by path, that the framework reads or calls during import by the adapter's values."""
     for path, answer in answers.items():
         name, _, attribute = path.rpartition(".")
         if module_of(name, roots) == name:

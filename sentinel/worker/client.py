@@ -310,8 +310,7 @@ class Preloader:
         )
 
     def compile(self, checkout: Checkout, made_with: Iterable[str], files: Sequence[str]) -> int | None:
-        """Compile a checkout's files to byte code in the background, in a process that does not run them. Return the
-        id of this process; None if no process was started.
+        """Compile a checkout's files to byte code in a background process, and return its id; None if none is started.
 
         :param made_with: the names of the checkout's files.
         :param files: the files that the importing process reported. Files that are not in the checkout are ignored.
@@ -418,9 +417,7 @@ _PREFIX = "sentinel-worker-"
 
 
 def _locked_folder() -> tuple[str, int]:
-    """Create and lock a temporary folder. Return its path and a descriptor that keeps the lock while it is open.
-
-    Also remove the folders that killed processes left."""
+    """Create and lock a temporary folder; return its path and descriptor. Remove folders that killed processes left."""
     owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
     for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
         with contextlib.suppress(OSError):  # the folder is in use, or belongs to another user

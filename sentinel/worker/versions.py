@@ -65,9 +65,7 @@ def needed_import(error: BaseException, file: str) -> str:
 
 
 def missing_origins(error: BaseException, file: str) -> list[str]:
-    """Return the missing packages from which a file imports the name that a NameError reports as undefined.
-
-    For any other exception, return an empty list."""
+    """Return the missing packages from which a file imports the undefined name of a NameError; empty otherwise."""
     if not isinstance(error, NameError) or not error.name:
         return []
     packages = origins(error.name, codes.describe(file)["names"])

@@ -430,8 +430,7 @@ def test_undetached_importance_weights_are_detected(oracle):
     assert seen["weight_gradient"] == near([[0, 0.5], [1, 0]])
 
 
-#: Mean log(p_old / p) over each row's valid tokens: 0.5, 0.5, -0.5. The first two have negative advantages; one row is
-#: short.
+#: Mean log(p_old / p) of each row's valid tokens: 0.5, 0.5, -0.5. The first two rows have negative advantages.
 REJECTION: dict[str, Any] = {
     "log_probs": [[-1.0, -2.0, -9.0], [-1.5, math.nan, math.nan], [-0.5, -1.0, -9.0]],
     "old_log_probs": [[-0.75, -1.25, 0.0], [-1.0, 0.0, 0.0], [-1.0, -1.5, 0.0]],
