@@ -1,4 +1,4 @@
-"""Count the bindings that still work at later releases: `python benchmarks/ageing.py TARGET=REF[,REF…] …`.
+"""Count the bindings of adapters that still work at later releases: `python benchmarks/ageing.py TARGET=REF[,REF…] …`.
 
 1. A binding is counted if its boundary can be called at the base: the commit of `reports/coverage.json`, or `--base
 TARGET=REF`.
@@ -9,10 +9,9 @@ TARGET=REF`.
    * *removed*: the checkout has no such function, and no other file defines its class or function.
    * *break*: anything else.
 
-Both steps run `pytest --sentinel-laws=quick` in a separate process. With `--at COMMIT` they use this project's tree of
-that commit, and so its adapters of that time. Without refs, each target is tried at `git:main`. `--markdown` prints the
-table for a job's summary. `--goal SHARE` exits with 1 if the share of working bindings, among those that were not
-removed, is lower.
+Both steps run `pytest --sentinel-laws=quick` in a separate process. With `--at COMMIT` they use this project's code and
+adapters at that commit. Without refs, each target is tried at `git:main`. `--markdown` prints the table for a job's
+summary. `--goal SHARE` exits with 1 if fewer bindings work, as a share of those that were not removed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 This compares commits of the target's branch with their parents, as an open pull request is compared with its base. It
 takes the newest COUNT commits that change code which a boundary reaches. Recipes are not run, so only laws raise
-alarms. If a recipe names the commit as the one that introduced its bug, the output contains the bug. A person has to
-judge the other alarms.
+alarms. If a recipe names a commit as the one that introduced its bug, the output names this bug. A person has to judge
+the other alarms.
 """
 
 from __future__ import annotations

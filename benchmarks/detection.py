@@ -4,8 +4,9 @@ The bugs are those that upstream has fixed: a recipe has one git pin with the bu
 revision, a search checks the laws of the recipe's contract at the recipe's boundary, without using the recipe's
 scenario. A bug counts as flagged if any law breaks in a confirmed scenario.
 
-With `--corpus FILE` (JSON lines: parent, fix) only the bugs of that list count, and the search uses every contract that
-the boundary is bound to. A bug counts as flagged if a shrunk scenario breaks a law at the parent that holds at the fix.
+With `--corpus FILE` (JSON lines: parent, fix) only the bugs of that list count, and the search uses every contract to
+which the boundary is bound. A bug counts as flagged if a law is broken at the parent and holds at the fix, in the same
+shrunk scenario.
 
 This needs the targets' mirrors (`sentinel mirror add TARGET`). The generic contract `call` has no laws, so bugs of its
 boundaries count as missed.
@@ -139,8 +140,8 @@ def why(search: BoundarySearch) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", choices=sorted(CATALOG.targets), help="only bugs of this target")
-    parser.add_argument("--corpus", metavar="FILE", type=Path, help="the bugs of this list, at parent and fix")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write every case there")
+    parser.add_argument("--corpus", metavar="FILE", type=Path, help="use the bugs of this list")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the result of every bug to this file")
     arguments = parser.parse_args()
     jobs = [job for job in fixed_bugs() if arguments.target in (None, job.recipe.target)]
     if arguments.corpus:

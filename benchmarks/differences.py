@@ -1,4 +1,4 @@
-"""Measure how often `sentinel diff` finds known differences without recipes' scenarios, and how many false ones.
+"""Measure how often `sentinel diff` finds known differences without recipes' scenarios, and how often it is wrong.
 
     python benchmarks/differences.py recipes [TARGET ...]        the base and the head of each recipe that has both
     python benchmarks/differences.py comments [TARGET[=PAIRS] …] commits that change only comments of a bound file
@@ -83,8 +83,8 @@ def _seen(
 
 
 def comments(catalog: Catalog, names: Sequence[str]) -> None:
-    """Compare the newest commits with their parents. Only commits count that change a file which boundaries reach, but
-    none of the code which they reach."""
+    """Compare the newest commits with their parents. A commit counts if it changes a file that boundaries reach, but no
+    code that they reach."""
     store, total, wrong = MirrorStore(), 0, 0
     for name, _, pairs in (each.partition("=") for each in names):
         wanted = int(pairs or 10)

@@ -924,8 +924,8 @@ def _grpo(**options: Any) -> _Options:
     return {"kind": "grpo", "options": options}
 
 
-#: Bug -> (setup of a run, injection). All bugs before the first ``missed-…`` were written before the invariants that
-#: they test.
+#: Bug -> (setup of a run, injection). The bugs before the first ``missed-…`` are older than the invariants that they
+#: test.
 BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "grpo-kl-of-the-other-direction": (_grpo(beta=0.2, num_iterations=2), _in(
         "GRPOTrainer", _LOSS,
@@ -1130,8 +1130,8 @@ def main() -> None:
     parser.add_argument("--correct", action="store_true")
     parser.add_argument("--bugs", action="store_true")
     parser.add_argument("--compared", type=int, metavar="COUNT", default=0)
-    parser.add_argument("--skipped", action="store_true", help="print what was skipped, and why")
-    parser.add_argument("--only", metavar="TEXT", default="", help="names with this text")
+    parser.add_argument("--skipped", action="store_true", help="print the skipped checks with their reasons")
+    parser.add_argument("--only", metavar="TEXT", default="", help="only runs whose names contain this text")
     arguments = parser.parse_args()
     chosen: dict[str, tuple[_Options, Callable[[], None]]] = {}
     bugs = [*BUGS] if arguments.bugs else []

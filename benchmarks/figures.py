@@ -19,7 +19,7 @@ README = ROOT / "README.md"
 
 
 def figures() -> dict[str, tuple[object, ...]]:
-    """Return pattern -> figures; each pattern has one group per figure."""
+    """Return pattern -> figures. Each pattern has one group for each of its figures."""
     catalog = bundled_catalog()
     recipes = find_recipes(catalog)
     rows = [row(recipe.target, recipe.document) for recipe in recipes]

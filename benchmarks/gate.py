@@ -3,16 +3,16 @@
     python benchmarks/gate.py --mutants 200 --refactorings 100 --fixes 60 --seed 1 [--corpus FILE] [--processes 2]
     python benchmarks/gate.py          write the results of benchmarks/gate.jsonl into the README's table
 
-A mutant changes one expression of one line. The line is drawn from all lines of the nine main branches that are in a
-function of the inventory (before any exclusion) and that an operator of mutants.py can change. Refactorings change
-random bound functions. A fix is reversed: the fixed revision is the base, and the revision with the bug is the head.
-Recipes are off, and only two kinds of boundaries are compared: the recipe's own, and those that reach the recipe's
-function. ``--new-fixes N`` takes the first N fixes of new_fixes.jsonl, which were chosen by the rule in unseen.py
-before Sentinel ran on them.
+A mutant changes one expression of one line. The line is drawn from the nine main branches: from all lines in functions
+of the inventory (before any exclusion) that an operator of mutants.py can change. Refactorings change random bound
+functions. A fix is reversed: the fixed revision is the base, and the revision with the bug is the head. For fixes, only
+two kinds of boundaries are compared: the recipe's own, and those that reach the recipe's function. Recipes are off.
+``--new-fixes N`` takes the first N fixes of new_fixes.jsonl, which were chosen by the rule in unseen.py before Sentinel
+ran on them.
 
 Each result is written as one line of FILE (``--to``). Results that FILE already has are not computed again, so an
 interrupted run can be continued. The jobs that are drawn first run first. A person adds ``verdict`` (``equivalent`` or
-``miss``) and ``note`` to each mutant that ran without being noticed: *same*, or not examined.
+``miss``) and ``note`` to each mutant that was not noticed (*same* or *not examined*).
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def draw_fixes(seed: int, count: int, corpus: Path | None) -> Iterator[Row]:
 
 
 def draw_new_fixes(count: int) -> Iterator[Row]:
-    """Yield the reversed fixes of new_fixes.jsonl in the order of the file. No recipe and no earlier list has them."""
+    """Yield the reversed fixes of new_fixes.jsonl, in the order of the file."""
     chosen = [row for row in read(NEW_FIXES) if "dropped" not in row]
     yield from ({"kind": "new fix", "seed": 1, **row, "number": place} for place, row in enumerate(chosen[:count]))
 
@@ -248,7 +248,7 @@ def _parse(text: str) -> Ref | None:
 def _describe(comparison: Comparison, boundary: str, until: float) -> Row:
     """Run the comparison until a boundary is worse, and return the gate's outcome with its reason.
 
-    :param boundary: the function of a fix: only this boundary, and those that reach this function, are compared.
+    :param boundary: the function of a fix. Only this boundary, and boundaries that reach this function, are compared.
     :param until: the time (``time.monotonic``) after which no further boundary is compared.
     """
     names, results = comparison.to_call(), list[BoundaryDiff]()
@@ -319,8 +319,8 @@ def draw(options: argparse.Namespace) -> Iterator[Job]:
 
 
 def work(options: argparse.Namespace, place: int) -> None:
-    """Run the jobs of one process: of n processes, each runs every n-th job whose result the file lacks. Jobs are drawn
-    only when they are needed."""
+    """Run the jobs of one process. Each of n processes runs every n-th job whose result the file lacks. A job is drawn
+    only when it is needed."""
     done = {key(row) for row in read(options.to)}
     jobs = (job for job in draw(options) if job[0]["number"] % options.processes == place and key(job[0]) not in done)
     with tempfile.TemporaryDirectory() as folder, closing(Bench(Path(folder), options.seconds)) as bench:
@@ -383,7 +383,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--corpus", type=Path, help="further fixes, as JSON lines")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=120.0, help="time after which no boundary is begun")
+    parser.add_argument("--seconds", type=float, default=120.0, help="seconds after which no boundary is begun")
     parser.add_argument("--to", type=Path, default=DATA)
     options = parser.parse_args()
     if not (options.mutants or options.refactorings or options.fixes or options.new_fixes):

@@ -1,6 +1,6 @@
 """Measure sweeps over a framework's history, as ratios in one run: `python benchmarks/history.py`.
 
-It needs a full mirror of verl (`sentinel mirror add verl`), starts without stored results, and measures
+This needs a full mirror of verl (`sentinel mirror add verl`). It starts without stored results, and measures
 
 1. a sweep of one recipe over every commit of main, compared with one fresh process for each commit (extrapolated from a
 sample); the maximum size of working copies on disk; and the memory of the controller;
@@ -105,8 +105,8 @@ class Watch(ABC):
 class CpuTime(Watch):
     """Measures the CPU time of all descendants of this process, by reading /proc twenty times a second.
 
-    ``getrusage`` counts only children that this process waits for, which excludes a worker's processes. What a process
-    uses after the last reading is missed.
+    ``getrusage`` counts only children that this process waits for, which excludes a worker's processes. The time that a
+    process uses after the last reading is not counted.
     """
 
     every = 0.05
@@ -198,13 +198,13 @@ def main() -> None:
     parser.add_argument("--target", default="verl")
     parser.add_argument("--bug", default="VERL-REJECTED-ROW-GRPO")
     parser.add_argument(
-        "--bisected", default="VERL-MASKED-MEAN-EMPTY-NAN", help="the first commit has it, and the last does not"
+        "--bisected", default="VERL-MASKED-MEAN-EMPTY-NAN", help="a bug that the first commit has and the last lacks"
     )
     parser.add_argument(
         "--main-job", action="store_true", help="also sweep the main job's recipes over main of all targets"
     )
     parser.add_argument(
-        "--sample", type=int, default=100, help="the number of commits that are decided in a process of their own"
+        "--sample", type=int, default=100, help="number of commits that are each decided in a fresh process"
     )
     arguments = parser.parse_args()
     target = CATALOG.targets[arguments.target]

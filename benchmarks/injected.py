@@ -31,8 +31,8 @@ from pathlib import Path
 from time import perf_counter, process_time, sleep
 from typing import Any
 
-#: Steps within which a bug must be found; steps of a run without a bug; and steps after which the parameters of a
-#: watched and an unwatched run must be identical.
+#: Number of steps within which a bug must be found; of a run without a bug; and of the two runs, watched and unwatched,
+#: whose final parameters must be identical.
 _WITHIN, _CLEAN, _SAME = 20, 200, 4
 
 
@@ -156,7 +156,7 @@ _STALE = (
     "generation_batch['advantages'], self._was = getattr(self, '_was', fresh), fresh"
 )
 
-#: Bug -> its injection. Those in ``BEFORE`` run before the trainer is made; those in ``AFTER`` get the trainer.
+#: Bug -> its injection. Injections in ``BEFORE`` run before the trainer is made; those in ``AFTER`` get the trainer.
 BEFORE: Mapping[str, Callable[[], None]] = {
     "grpo-rows-for-tokens": _in(
         "GRPOTrainer", _LOSS, "            loss = (per_token_loss * mask).sum() / normalizer",
@@ -344,8 +344,8 @@ class Prepared:
         :param name: a bug to inject, or a kind of trainer, such as "grpo", to train without a bug.
         :param attach: called with the trainer and the watching session before training starts.
         :param size: keyword arguments for :func:`trainer_of`.
-        :param made: replaces both the injection and the trainer: a function to call before the trainer is made, and
-            one that makes the trainer, given its output folder.
+        :param made: two functions, which replace the injection and the trainer. The first is called before the trainer
+            is made; the second makes the trainer, given its output folder.
         :param ranks: number of processes that train together.
         :param budget: fields of the watcher's budget; ``every=0`` trains without watching.
         """
@@ -370,7 +370,7 @@ class Prepared:
         return dict(json.loads(said)) if said else {"name": name, "named": [], "logs": [], "parameters": ""}
 
 
-#: Check every step, and every call.
+#: The budget that checks every step and every call.
 _EACH: Mapping[str, Any] = {"every": 1, "share": 1.0}
 
 

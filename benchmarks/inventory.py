@@ -1,9 +1,9 @@
 """Check the inventory of `sentinel coverage`: `python benchmarks/inventory.py`.
 
 1. The coverage of every target at the newest commit of its branch is written into the table of docs/coverage.md.
-2. Recall: how many functions with known bugs are in the inventory, at the revisions that have the bugs. Known bugs come
-from recipes and from `--corpus FILE` (JSON lines: target, boundary, parent). A target without an adapter needs
-`--mirror TARGET=DIR`; its package is searched at the top of the repository and in `src/`.
+2. Recall: the number of functions with known bugs that are in the inventory, at the revisions that have the bugs. Known
+bugs come from recipes and from `--corpus FILE` (JSON lines: target, boundary, parent). A target without an adapter
+needs `--mirror TARGET=DIR`; its package is searched at the top of the repository and in `src/`.
 3. The bound functions at the newest commit that are not in the inventory.
 4. With `--sample N`: N random functions of the inventory and N random other functions, for a person to read.
 """

@@ -2,13 +2,13 @@
 
 It needs the mirrors of all targets (`sentinel mirror add TARGET`). Baselines are measured in the same run:
 
-1. All recipes at all their git pins, when checkouts and byte code exist already, as a ratio to two baselines. The first
-is a fresh process for each verdict, as in the runner scripts of published reports (import torch, import the boundary's
-module, call it); a sample of verdicts is timed and scaled up. The second is a lower bound for any design: one import of
-torch, plus each distinct import of a target, spread over the cores.
-2. pytest's start-up: the CPU time that the plugin adds when it is installed but not used (`-p no:sentinel` without it).
-3. One more recipe on an imported target, as a ratio to the time in which the same process forks, runs a backward pass
-and exits.
+1. The time for all recipes at all their git pins, when checkouts and byte code exist already, divided by that of two
+baselines. The first baseline is a fresh process for each verdict, as in the runner scripts of published reports (import
+torch, import the boundary's module, call it); a sample of verdicts is timed and scaled up. The second is a lower bound
+for any design: one import of torch, plus each distinct import of a target, spread over the cores.
+2. pytest's start-up: the CPU time that the installed but unused plugin adds, compared with `-p no:sentinel`.
+3. The time for one more recipe on an imported target, divided by the time in which the same process forks, runs a
+backward pass and exits.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--repeats", type=int, default=25, help="repetitions of the two small measurements")
     parser.add_argument(
-        "--sample", type=int, default=12, help="verdicts that are timed in a fresh process each, then scaled up"
+        "--sample", type=int, default=12, help="number of verdicts that are timed, each in a fresh process"
     )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-#: Parameter -> its default in the function's signature, if that is a literal. Operators are called with
+#: Parameter -> its default in the function's signature, if the default is a literal. Operators are called as
 #: ``operator(node, defaults)``.
 Defaults = Mapping[str, ast.expr]
 Edits = Iterator[ast.expr]
@@ -40,7 +40,7 @@ def _with(node: Any, **fields: Any) -> Any:
 
 
 def _called(node: ast.expr) -> str:
-    """Return the last part of the called function's name; "" if the node is not a call of a named function."""
+    """Return the last part of the called function's dotted name; "" if the node is not a call of a named function."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
@@ -206,7 +206,7 @@ def _ignored(node: ast.expr, defaults: Defaults) -> Edits:
     if isinstance(node, ast.Call):
         for place, keyword in enumerate(node.keywords):
             passed_on = keyword.arg and isinstance(keyword.value, (ast.Name, ast.Attribute))
-            if passed_on and _called(node)[:1].islower():  # not constructors, which would raise without the keyword
+            if passed_on and _called(node)[:1].islower():  # no constructor, because it would raise without the keyword
                 yield _with(node, keywords=[*node.keywords[:place], *node.keywords[place + 1 :]])
 
 
@@ -253,7 +253,7 @@ def _cast(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _broadcast(node: ast.expr, defaults: Defaults) -> Edits:
-    """Drop an ``unsqueeze``, ``expand`` or ``keepdim``, so that a number per row is broadcast along the wrong axis."""
+    """Drop an ``unsqueeze``, ``expand`` or ``keepdim``, so that numbers per row are broadcast along the wrong axis."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if _called(node) in ("unsqueeze", "expand_as", "expand"):
             yield node.func.value
@@ -427,7 +427,7 @@ def _shifted_more(node: ast.expr, defaults: Defaults) -> Edits:
                 return
 
 
-#: All operators. In a trial, a maintainer made bugs of the last two kinds, which no other operator makes.
+#: All operators. The last two make kinds of bugs that a maintainer made in a trial, and that no other operator makes.
 EVERY: dict[str, Operator] = {
     **FIRST,
     **SECOND,
@@ -472,7 +472,7 @@ class Mutant:
 
     @property
     def lot(self) -> str:
-        """Return a text that identifies the mutant. The hash of this text and a seed gives the order of a sample."""
+        """Return a text that identifies the mutant. Samples are ordered by the hash of this text and a seed."""
         return f"{self.file} {self.function} {self.line} {self.operator} {self.before} {self.after}"
 
 
@@ -526,9 +526,9 @@ def _function(node: ast.AST, path: Sequence[str]) -> ast.FunctionDef | ast.Async
 
 
 def _expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
-    """Yield the expressions that compute something, without those in log messages, asserts and raises.
+    """Yield the expressions that compute something, except in log messages, ``assert`` and ``raise`` statements.
 
-    The value of an assignment gets an attribute with the assigned names, or with the operator of an augmented
+    The node of an assigned value gets an attribute with the assigned names, or with the operator of an augmented
     assignment.
     """
     for node in nodes:

@@ -7,7 +7,7 @@ Violations that the unchanged code has too do not count. A mutant is
 
 * `killed`: a law breaks in a scenario in which the unchanged code obeys it (`glimpsed`: only in a glimpse);
 * `survived`: an output differs in one of :data:`WIDE` random scenarios, but no law breaks in the quick search (`late`:
-  a law breaks in another of these :data:`WIDE` scenarios);
+  a law breaks in one of these :data:`WIDE` scenarios that the quick search does not run);
 * `loud`: it raises where the original did not, and differs in nothing else, so users notice it;
 * `quiet`: its outputs equal the original's in all scenarios, so it may be equivalent;
 * `unreached`: no scenario evaluates the changed expression.
@@ -56,7 +56,7 @@ MAIN = {
     "slime": "624b824a898ab0ec1fcb4d373004c7f3852bf515",
     "skyrl": "a9564572eb8e91076be43c1bd5e4615e3de17265",
 }
-#: Number of random scenarios in a quick search, and number to find out whether a mutant has any effect.
+#: Number of random scenarios in a quick search, and of random scenarios that show whether a mutant has any effect.
 QUICK, WIDE = 6, 24
 #: Maximum number of boundaries at which one mutant is tried.
 JUDGES = 3
@@ -270,7 +270,7 @@ class Court:
         self._folder, self._real, self._seed = folder, adapter.file, seed
         (folder / "__init__.py").touch()
         folder.chmod(0o755)
-        # The sandbox can read only the folders of adapters, so the folder of the mutants is listed as an adapter's.
+        # The sandbox can read only the folders of adapters, so the folder of the mutants is listed as one of these.
         seen = replace(catalog, adapters={**catalog.adapters, "mutants": replace(adapter, file=folder / "__init__.py")})
         found = sorted(subjects(catalog, target, boundaries)[0], key=lambda item: self._lot(item.boundary))[:most]
         self.runner = Runner(seen, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
@@ -366,9 +366,9 @@ def main() -> int:
     parser.add_argument("--target", choices=sorted(MAIN), action="append", help="only this target; may be repeated")
     parser.add_argument("--boundary", action="append", default=[], metavar="GLOB", help="only these boundaries")
     parser.add_argument("--most", type=int, default=40, metavar="N", help="mutants of one target (default: 40)")
-    parser.add_argument("--half", choices=sorted(HALVES), default="first", help="which operators")
+    parser.add_argument("--half", choices=sorted(HALVES), default="first", help="the half of the operators to use")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample and of the scenarios")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write every mutant there")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="write the result of every mutant to this file")
     arguments = parser.parse_args()
     done: list[tuple[str, Mutant, Outcome]] = []
     for target in arguments.target or MAIN:

@@ -4,9 +4,9 @@
 
 FOLDER gets a clean clone of this repository, a Sentinel home, and copies of the mirrors. In these copies, the branch
 ends with the last commit of the day, and later tags are removed. The day before FIRST_DAY runs too, because each night
-is compared with the night before it. After each night its evidence is accepted, as a person would do, so that the next
-night is compared with it. --longest replaces the time limits of the workflow (`timeout`). For each night, one line
-lists the steps that failed, the lines of the summary with numbers, and the time.
+is compared with the previous one. After each night, its evidence is accepted as the new baseline. --longest replaces
+the time limits of the workflow (`timeout`). For each night, one line lists the steps that failed, the lines of the
+summary with numbers, and the time.
 """
 
 from __future__ import annotations

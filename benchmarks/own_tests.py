@@ -2,7 +2,7 @@
 
     python benchmarks/own_tests.py verl --python VENV/bin/python --tests 'tests/**/*_on_cpu.py' --mutants 30
 
-VENV needs the framework's requirements, pytest and pytest-timeout. The mutants are the first ones drawn by gate.py
+VENV needs the framework's requirements, pytest and pytest-timeout. The mutants are those that gate.py draws first and
 whose function is bound, or was reached according to gate.jsonl. For each mutant, a test runs if three conditions hold:
 its file imports the changed module (directly or through one other module), it does not start Ray, and it passes in the
 unchanged tree. The mutant is *worse* if one of these tests fails, *same* if all pass, and *not examined* if there is no

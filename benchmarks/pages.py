@@ -32,9 +32,9 @@ IDENTITY = ("-c", "user.name=tester", "-c", "user.email=tester@example.invalid")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("bugs", nargs="*", metavar="BUG")
-    parser.add_argument("--mirrors", type=Path, required=True, help="folder of <target>.git")
-    parser.add_argument("--environments", type=Path, required=True, help="folder of virtual environments, one a target")
-    parser.add_argument("--runner-python", default=sys.executable, help="has torch and numpy, and nothing else")
+    parser.add_argument("--mirrors", type=Path, required=True, help="folder with the mirrors, <target>.git")
+    parser.add_argument("--environments", type=Path, required=True, help="folder of virtual environments, by target")
+    parser.add_argument("--runner-python", default=sys.executable, help="an interpreter with only torch and numpy")
     parser.add_argument("--workers", type=int, default=1, help="pages that are tried at the same time")
     parser.add_argument("--logs", type=Path, help="write pytest's output into this folder")
     options = parser.parse_args()
@@ -87,7 +87,7 @@ def try_page(
 ) -> tuple[str, list[str], list[str]]:
     """Return ("ok" or why the patch does not apply, pytest's results, the runner's exit statuses).
 
-    The lists have one entry without the patch and one with it.
+    Each list has two entries: the first without the patch, the second with it.
 
     :param pythons: the interpreter for pytest, and the one for the runner.
     :param needs: the target's entry of `pages.yaml`.

@@ -1,4 +1,4 @@
-"""Let TrainCheck (from PyPI) check correct and buggy training runs, for comparison with `drawn.py --compared 30`.
+"""Check correct and buggy training runs with TrainCheck (from PyPI), for comparison with `drawn.py --compared 30`.
 
     python -m venv peers && peers/bin/pip install traincheck trl==1.16.0 peft
     peers/bin/python benchmarks/peers.py
@@ -128,7 +128,7 @@ class Trainings:
 
 
 class Peer:
-    """TrainCheck, with traced runs and bare ones."""
+    """Runs TrainCheck on traced training runs, and times runs without tracing."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         (folder / "training.py").write_text(_SCRIPT, encoding="utf-8")
@@ -172,7 +172,7 @@ class Peer:
             raise OSError(f"{module} failed")
 
     def failures(self, name: str) -> tuple[set[str], set[str]]:
-        """Return the failed invariants of a run with its bug (empty if there is none) and without it."""
+        """Return the failed invariants of a run with its bug (empty if the run has none), and of the run without it."""
         same = repr(_setup(name))
         if same not in self._inferred:
             traces = [self._trace(name, seed=seed) for seed in _OTHERS]
@@ -215,7 +215,7 @@ def _show(rows: Sequence[Mapping[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=30, help="number of bugs, and of correct runs")
-    parser.add_argument("--limit", metavar="SECONDS", type=int, default=1800, help="of one training or program")
+    parser.add_argument("--limit", metavar="SECONDS", type=int, default=1800, help="limit of one training or program")
     parser.add_argument("--to", metavar="FILE", type=Path, default=DATA)
     arguments = parser.parse_args()
     rows = [json.loads(line) for line in arguments.to.read_text("utf-8").splitlines()] if arguments.to.exists() else []

@@ -133,7 +133,7 @@ def compared(examples: int) -> float:
                 seconds["both"] += time.perf_counter() - start
         bindings = [subject.binding for subject in chosen()]
         searches = [
-            # This law calls the function once per scenario; a comparison calls it once per scenario and revision.
+            # This law calls the function once per scenario; a comparison calls it once per scenario at each revision.
             BoundarySearch(
                 run.open_target("verl", ref, bindings).law_session, replace(subject, laws=(the_oracle_agrees,)), 0
             )
@@ -188,9 +188,9 @@ def quick(targets: tuple[str, ...], *options: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=int, default=100, help="scenarios a boundary (default: 100)")
+    parser.add_argument("--examples", type=int, default=100, help="scenarios per boundary (default: 100)")
     parser.add_argument("--only", choices=("rate", "quick"), help="run only this measurement")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.bare is not None:
@@ -208,7 +208,7 @@ def main() -> None:
         for target in MAIN:
             figures[f"quick, {target}, seconds (at most 20)"] = quick((target,))
         figures["quick, all five, seconds (at most 90)"] = quick(tuple(MAIN))
-        # Without -n one process searches on every core; under xdist each process has one searcher.
+        # Without -n, one process searches on every core; under xdist, each process searches on one core.
         one, two = (quick(tuple(MAIN), "-n", number) for number in "12")
         figures["quick, all five, -n 1, seconds"] = one
         figures["quick, all five, -n 2, seconds"] = two

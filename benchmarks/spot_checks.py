@@ -1,10 +1,10 @@
 """Check recorded histories: `python benchmarks/spot_checks.py --from reports/history --sample 60`.
 
-A sweep calls a function only once for each distinct closure. This benchmark draws random changes of the verdict from
-the histories. It computes again the verdicts of the two commits next to each change, each with a checkout of the whole
-commit and a new process. Any difference is an error of the sweep. It needs full mirrors.
+A sweep calls a function only once for each distinct closure, so it could miss or misplace a change of the verdict. This
+benchmark draws random changes from the histories. It decides the two commits next to each change again, each with a
+checkout of the whole commit and a new process. Any difference is an error of the sweep. It needs full mirrors.
 
-exit status: 0 all agree, 1 some do not
+exit status: 0 if all verdicts agree, 1 if some differ
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _named(verdict: str, kind: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--from", dest="folder", type=Path, default=Path("reports/history"))
-    parser.add_argument("--sample", type=int, default=60, help="transitions")
+    parser.add_argument("--sample", type=int, default=60, help="number of changes of verdict")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", help="only this target")
     arguments = parser.parse_args()

@@ -273,7 +273,7 @@ def seen(runner: Runner, target: Target, bug: Bug) -> Seen:
 
 
 def places(told: Sequence[Seen]) -> Iterator[str]:
-    """Yield a line for each kind of code: its number of bugs, how many are found, and what reaches their functions."""
+    """Yield a line for each kind of code: its number of bugs, how many are found, and how the functions are reached."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
     for one in told:
         name = next(name for name, pattern in PLACES.items() if re.search(pattern, one.bug.boundary))

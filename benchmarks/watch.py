@@ -53,11 +53,11 @@ def _seconds(action: Callable[[], object], times: int) -> float:
     return (time.process_time() - began) / times
 
 
-#: The steps of one block, in any order: ``bare`` is not watched, ``watched`` is not checked, ``looked`` is checked, and
-#: in ``copied``, the calls of watched functions are copied.
+#: The kinds of steps in a block, in any order: ``bare`` is not watched, ``watched`` is watched but not checked,
+#: ``looked`` is checked, and in ``copied``, the calls of watched functions are copied.
 _BLOCK = ("bare",) * 4 + ("watched",) * 4 + ("looked", "copied")
-#: At the default rate, one step in a hundred is checked, and in another one a call is copied (in ``copied``, all calls
-#: are).
+#: At the default rate, one step in a hundred is checked, and one call of another step is copied (in ``copied``, all
+#: calls are copied).
 _RATE = 0.01
 
 
@@ -149,7 +149,7 @@ def _middle(values: list[float]) -> float:
 
 
 def _beside(block: list[dict[str, Any]], row: dict[str, Any]) -> float:
-    """Return the median time of the unwatched steps in a block, leaving out ``row``."""
+    """Return the median time of the unwatched steps in a block, without ``row`` if it is one of them."""
     return statistics.median(float(other["took"]) for other in block if other["kind"] == "bare" and other is not row)
 
 

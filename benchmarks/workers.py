@@ -69,7 +69,7 @@ Called = tuple[Callable[[dict[str, Any]], Mapping[str, Any]], dict[str, Any]]
 
 
 def called(subject: Subject, target: Any, roots: tuple[str, ...]) -> Called | None:
-    """Return how to call a boundary, with a scenario on which the call succeeds.
+    """Return a function that calls a boundary, and a scenario with which the call succeeds.
 
     Return None if this revision does not have the boundary, or if no drawn scenario is suitable.
     """
@@ -141,7 +141,7 @@ class Training:
 
 
 def doubled(watcher: Watcher, plans: list[Any]) -> None:
-    """Double the return values of the functions in these plans, until the watcher restores the functions."""
+    """Make the functions in these plans return twice their values, until the watcher restores them."""
 
     def twice(original: Any) -> Any:
         def called(args: Any, kwargs: Any) -> Any:

@@ -40,8 +40,8 @@ from sentinel.worker.client import Options, Preloader, TargetProcess
 
 pytest_plugins = ["pytester"]
 
-#: Modules that runs import on demand. pytester would drop them after each run, and the next run would import them
-#: again.
+#: Modules that runs import on demand. Otherwise pytester would remove them after each run, and the next run would
+#: import them again.
 _LOADED = (
     "recipes.rules",
     "reports.github",
@@ -152,7 +152,7 @@ def demo_home(_demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def preloader() -> Iterator[Preloader]:
-    """One preloader for the session, so that torch is loaded once. Its environment has secrets."""
+    """One preloader for the session, so that torch is loaded once. Its environment contains (fake) secrets."""
     warm = Preloader(Options(timeout=30), [], contained_places(bundled_catalog()))
     with pytest.MonkeyPatch.context() as patch:
         for name in SECRETS:

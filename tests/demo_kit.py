@@ -134,7 +134,7 @@ _lending = threading.Lock()
 
 
 class Borrowed:
-    """The session's preloader with the options of another run. That run cannot stop it."""
+    """The session's preloader, with the options of a run that cannot stop it."""
 
     def __init__(
         self, preloader: Preloader, options: Options, preload: Sequence[str] = (), places: Places = Places()
@@ -275,7 +275,7 @@ def failure(answer: Measured | Failed) -> Failed:
 
 
 def gone(pid: int) -> bool:
-    """Return True once a process has ended. Waits without polling, at most for a test's time limit."""
+    """Wait until a process has ended, at most for a test's time limit, and return True; False if it still runs."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

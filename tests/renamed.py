@@ -1,4 +1,4 @@
-"""Search a history for boundaries under names that their adapter does not have."""
+"""Search a history for boundaries under names that the adapter does not list."""
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -12,10 +12,10 @@ from sentinel.sources import commits
 from sentinel.sources.commits import Commit
 from sentinel.targets import Target
 
-#: Of the commits of a branch, the ones that are looked at beside the releases.
+#: Besides the releases, one of every 25 commits of a branch is examined.
 _EVERY = 25
 
-#: Where a definition is: the object name of its file, and the span.
+#: The place of a definition: the object name of its file, and its first and last line.
 _Place = tuple[str, tuple[int, int]]
 
 
@@ -49,8 +49,8 @@ def revisions(mirror: Path, head: str) -> dict[str, Commit]:
 def sightings(target: Target, trees: Trees, revisions: Sequence[str]) -> list[list[Seen]]:
     """Return the place of each binding in each of these trees.
 
-    If a tree lacks a boundary, the function at the nearest revision that has it is compared with all unbound functions
-    of the tree. One that shares half of the lines may be the same function under another name.
+    If a tree lacks a boundary, the boundary's function at the nearest revision that has it is compared with all unbound
+    functions of the tree. A function with at least half of the same lines may be the same function under another name.
     """
     definitions = Definitions(trees, target.roots)
     seen = [[sighting(definitions, tree, binding) for tree in revisions] for binding in target.bindings]
@@ -97,7 +97,7 @@ class _Search:
                         yield f"{name} ({file}:{span[0]})"
 
     def _beside(self, number: int, file: str, name: str) -> bool:
-        """Return True if the nearest revision has this function too, so that it is another function."""
+        """Return True if the nearest revision also has this function, which therefore is not the renamed boundary."""
         return any(
             name == other
             for where, blob in self._definitions.sources(self._trees[number])

@@ -1,4 +1,4 @@
-"""A wrong adapter fails; an outdated adapter is drift. Each cause is reported once."""
+"""A mistake in an adapter fails the run; an outdated adapter is drift. Each cause is reported once."""
 
 import textwrap
 from pathlib import Path

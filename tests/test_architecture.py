@@ -108,7 +108,7 @@ def test_the_architecture_page_names_exactly_the_packages():
 @pytest.mark.slow
 @pytest.mark.parametrize("removed", [*_tools(), "*"])
 def test_the_core_works_without_a_tool(tmp_path: Path, removed: str):
-    """Delete a tool in a copy and start every other command. Without any tool, import every module too."""
+    """Delete a tool in a copy, and start every other command. If all tools are deleted, also import every module."""
     for name in ("sentinel", "adapters", "recipes/areal"):
         shutil.copytree(REPOSITORY / name, tmp_path / name)  # with the byte code
     gone = set()

@@ -1,4 +1,4 @@
-"""``--sentinel-against``: changes of a revision as pytest items, which fail only if the change is worse."""
+"""``--sentinel-against``: each changed boundary is a pytest item, which fails only if the change is worse."""
 
 import re
 import shutil
@@ -183,7 +183,7 @@ def test_the_reports_of_a_run_inside_the_clone_are_not_changes_of_the_next(pytes
 
 @pytest.mark.slow
 def test_no_line_of_the_gate_is_only_a_percentage(pytester, clone):
-    """The names of these items are longer than a line of the terminal, and one item follows another."""
+    """The names of these items are longer than a line of the terminal, which makes pytest break the line."""
     for name in ("losses", "advantages"):
         file = clone / "demo_rl" / f"{name}.py"
         file.write_text(file.read_text().replace("return ", "return 1 * "))
@@ -334,7 +334,7 @@ def test_a_flipped_sign_next_to_an_unchanged_boundary_is_not_examined(pytester, 
 
 @pytest.mark.slow
 def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):
-    """No scenario meets their condition. A signal function without a binding is also named."""
+    """No scenario makes their condition true. A signal function without a binding is also named."""
     tree = shutil.copytree(fixed_tree, tmp_path / "head")
     losses = tree / "demo_rl" / "losses.py"
     code = losses.read_text()
@@ -351,7 +351,7 @@ def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fix
 @pytest.mark.slow
 @pytest.mark.parametrize("compared", [True, False], ids=["a result depends on it", "an import"])
 def test_a_line_that_cannot_run_does_not_hide_that_the_others_agree(pytester, clone, compared):
-    """The line is listed. The run is a success only if a result depends on the other changed line."""
+    """The line that cannot run is listed. The run passes only if a result depends on the other changed line."""
     losses = clone / "demo_rl" / "losses.py"
     code = losses.read_text()
     body = code.index(":\n", code.index("def agg_loss(")) + 2
@@ -402,7 +402,7 @@ def test_a_removed_function_is_worse_unless_its_callers_are_removed_too(callers,
 
 
 def test_a_removed_function_is_not_worse_if_it_did_not_answer_before(pytester, called, tmp_path):
-    """The function existed, but every call raised."""
+    """At the base, the function exists, but every call raises."""
     losses = called / "demo_rl" / "losses.py"
     losses.write_text(
         losses.read_text() + "\n\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode):\n    raise OSError(7)\n"

@@ -1,4 +1,4 @@
-"""Known bugs that are still present are expected failures; with a base, what both revisions have is expected."""
+"""Known bugs that are still present are expected failures; with a base, so are bugs that both revisions have."""
 
 import json
 from pathlib import Path

@@ -84,7 +84,7 @@ def test_a_broken_law_names_the_recipe_that_explains_it(pytester, known):
 @pytest.mark.slow
 @pytest.mark.parametrize("selected", [True, False])
 def test_a_known_bug_fails_once_when_its_recipe_runs_too(selected, pytester, known):
-    """If the run does not have the recipe's item, the law's item fails: a broken law never passes."""
+    """If the run does not have the recipe's item, the law's item fails, because a broken law must never pass."""
     law = "the_oracle_agrees and group_advantage"
     result = run(pytester, *known, "-rs", "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
     result.assert_outcomes(failed=1, skipped=int(selected))
@@ -108,7 +108,7 @@ def test_a_law_with_only_triggering_scenarios_is_not_decided(pytester, known):
 
 @pytest.mark.slow
 def test_an_unexplained_violation_fails_next_to_an_explained_one(pytester, known, monkeypatch):
-    """The law is broken in two ways, and a recipe knows one of them."""
+    """The law is broken in two ways, and a recipe explains only one of them."""
     from sentinel.search.survey import Survey
 
     found = Survey.findings
@@ -125,7 +125,7 @@ def test_an_unexplained_violation_fails_next_to_an_explained_one(pytester, known
 
 @pytest.mark.slow
 def test_a_changed_recipe_explains_nothing(pytester, known):
-    """Its scenario still breaks the law, perhaps for another reason."""
+    """The recipe's scenario still breaks the law, but perhaps for another reason than the recipe's bug."""
     values = {
         "expected_unpatched": {"reward_9.advantages": [[0, 0], [8, 8], [8, 8]]},
         "expected_fixed": {"reward_9.advantages": [[0, 0], [7, 7], [7, 7]]},
@@ -158,7 +158,7 @@ def test_a_known_bug_does_not_excuse_indistinguishable_violations(pytester, know
 
 @pytest.mark.slow
 def test_a_new_bug_does_not_hide_behind_a_known_one(pytester, broken_tree):
-    """Both break one law. The item shows a scenario that does not trigger the known bug."""
+    """Both bugs break the same law. The item reports a scenario that does not trigger the known bug."""
     file = broken_tree / "demo_rl" / "advantages.py"
     file.write_text(file.read_text().replace("- scores[rows].mean()", "- scores[rows].median()"))
     write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN})

@@ -196,7 +196,7 @@ def test_unavailable_refs_of_the_user_are_usage_errors(
     option: str, place: Callable[[Path], str], said: str, pytester: pytest.Pytester, absent: Path,
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
-    """There is one message before anything runs. Only a recipe's own pins may be unavailable."""
+    """The run ends with one message before any item. Only a recipe's own pins may be unavailable."""
     if "python" in option:
         monkeypatch.undo()  # the session's process has another interpreter than the named one
         monkeypatch.chdir(pytester.path)

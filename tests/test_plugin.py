@@ -188,7 +188,7 @@ def test_junit_has_the_time_of_each_item(pytester, recipes, fixed_tree, monkeypa
 
 
 def test_a_question_visits_the_functions_of_the_architecture_page(pytester, recipes, pins):
-    """Each step is a function. Steps of one file are together. Steps in this process run in the listed order."""
+    """Each step names a function. Steps of one file are adjacent. Steps in this process run in the listed order."""
     page = Path(__file__).parents[1] / "docs" / "architecture.md"
     stops = re.findall(r"^\d+\. `([\w.]+)`", page.read_text(encoding="utf-8"), re.MULTILINE)
     functions = [pkgutil.resolve_name(f"sentinel.{stop}") for stop in stops]

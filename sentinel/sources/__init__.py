@@ -30,16 +30,16 @@ def open_checkout(
     url: str | None = None,
     progress: Progress | None = None,
 ) -> Checkout:
-    """Return the checkout of a target at a ref. Reuse the checkout of an earlier run if there is one.
+    """Return the checkout of a target at a ref. Reuse the checkout of an earlier run if the store has one.
 
-    This function never clones a repository. If a git ref has no mirror, the error names the command that makes one.
+    This function never clones a repository. If a git ref needs a mirror, the error names the command that creates it.
 
     :param store: the mirrors and their ``SENTINEL_HOME``; None for the user's own.
-    :param pull: the pull request to fetch if the mirror lacks the commit of a pin.
+    :param pull: the number of the pull request to fetch if the mirror lacks the commit of a pin.
     :param python: the interpreter whose environment ``installed`` refers to; None for the running one.
     :param url: the repository of a fork, whose history is used instead of upstream's.
     :param progress: called with one line of text at each slow step.
-    :raises Unavailable: if the revision cannot be read here.
+    :raises Unavailable: if the revision cannot be read on this machine.
     :raises SentinelError: if ``SENTINEL_HOME`` is not writable or its disk is full.
     """
     store = store or MirrorStore()

@@ -1,7 +1,6 @@
 """Copy the objects of a local git directory, or of a tar archive of one, into the store of mirrors.
 
-``git clone`` cannot be used: it rejects a partial clone whose largest blobs are missing, and it fetches only branches
-and tags.
+``git clone`` cannot be used: it rejects a partial clone that lacks large blobs, and it fetches only branches and tags.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Origin = tuple[Path, tuple[Path, ...]]
 
 
 def open_directory(path: Path) -> Origin:
-    """Locate the git directory of a bare repository, a clone or a linked work tree."""
+    """Locate the git directory and the object directories of a bare repository, a clone or a linked work tree."""
     git_dir = _git_dir(path)
     if git_dir is None:
         raise SentinelError(
@@ -51,8 +50,8 @@ def open_directory(path: Path) -> Origin:
 def open_tar(path: Path, scratch: Path) -> Origin:
     """Unpack an untrusted tar into a scratch folder and locate the git directory in it.
 
-    The pack indexes are rebuilt, and the loose objects are hashed, because a forged archive may contain objects whose
-    names are not their hashes.
+    The pack indexes are rebuilt and the loose objects are hashed, because a forged archive may contain objects with
+    names that are not their hashes.
     """
     _extract(path, scratch)
     below = (folder for depth in (1, 2, 3) for folder in sorted(scratch.glob("/".join("*" * depth))))
@@ -164,8 +163,8 @@ def _has_its_hash(loose: Path) -> bool:
 def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
     """Copy packs and loose objects into an object directory of the store.
 
-    Each pack is marked as a promisor pack. When git checks the objects of a later fetch, it then treats a missing blob
-    as left out, not as lost.
+    Each pack is marked as a promisor pack. When git checks the objects of a later fetch, it then accepts that blobs are
+    missing.
     """
     (into / "pack").mkdir(parents=True, exist_ok=True)
     for objects in sources:
@@ -196,7 +195,7 @@ def _check_whole(pack: Path) -> None:
 
 
 def _copy(source: Path, place: Path) -> None:
-    """Copy a file. It is not hard-linked, because a later change of the original would change the mirror."""
+    """Copy a file. A hard link cannot be used, because a later change of the original would change the mirror."""
     if place.exists():
         return
     temporary = place.with_name(f"tmp_{os.getpid()}_{place.name}")

@@ -23,7 +23,7 @@ _OTHERWISE = "or name a base (--sentinel-against=REF), or turn the comparison of
 def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
     """Return the merge base of a ref and upstream's main branch.
 
-    For a working tree, the main branch is looked up in its clone, then in the mirror.
+    For a working tree, the main branch is looked up in the clone that contains the tree, then in the mirror.
 
     :raises SentinelError: if no merge base is found. The message names the command that fetches it.
     """
@@ -71,7 +71,7 @@ def in_clone(ref: Ref, tree: Ref) -> Ref | None:
 
 
 def clone_of(tree: Ref) -> Path | None:
-    """Return the git directory of a working tree; None if it has none."""
+    """Return the git directory of the clone that contains a working tree; None if no clone does."""
     top = top_of(_absolute(tree))
     return None if top is None else git_dir_of(top)
 
@@ -88,8 +88,8 @@ def _folder_of(tree: Ref) -> str:
 
 
 def _names_of_main(clone: Path, target: Target) -> list[str]:
-    """Return the refs that may be upstream's main branch in a clone: its branch in each remote with upstream's URL, and
-    in a remote named ``upstream``."""
+    """Return the refs that may be upstream's main branch in a clone: the branch of each remote that has upstream's URL
+    or the name ``upstream``."""
     listed = run(clone, "config", "--get-regexp", r"^remote\..*\.url$", seconds=_PATIENCE).out.decode(errors="replace")
     remotes = [line.partition(" ") for line in listed.splitlines()]
     upstream = _repository(target.repository)

@@ -29,7 +29,7 @@ from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
 
-#: Yields the content of each of the given entries; for a link, its target path.
+#: A function that yields each given entry with its content (for a symbolic link, the target path).
 Contents = Callable[[Sequence[Entry]], Iterable[tuple[Entry, bytes]]]
 
 #: Facts about a ref in addition to its tree: ``commit``, ``version``, ``digest``, ``dirty``.
@@ -39,14 +39,14 @@ Facts = dict[str, Any]
 def index_key(target: Target, ref: str, folder: str = "") -> str:
     """Return the file name under which the tree hash of an immutable ref is stored.
 
-    :param folder: the folder of the repository that has the roots.
+    :param folder: the folder of the repository that contains the package roots; empty for its top folder.
     """
     roots = json.dumps([f"{folder}/{root.path}" if folder else root.path for root in target.roots])
     return f"{ref}-{hashlib.sha256(roots.encode()).hexdigest()[:8]}"
 
 
 def find(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
-    """Return the stored checkout of a ref, or None. This reads files and starts no process."""
+    """Return the stored checkout of a ref, or None if the store has none. No process is started."""
     record = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
     if record is None or not re.fullmatch("[0-9a-f]{64}", str(record.get("tree"))):
         return None
@@ -69,7 +69,7 @@ def materialise(
     left_out: Sequence[LeftOut] = (),
     **facts: Any,
 ) -> Checkout:
-    """Return the checkout for these files. Write it only if the store does not have the same files yet.
+    """Return the checkout with these files. Write it only if the store does not have it yet.
 
     :param entries: every file of the package roots. The tree hash covers all of them.
     :param contents: yields the content of the files to write.
@@ -123,7 +123,7 @@ def files(checkout: Checkout) -> dict[str, str]:
 
 
 def edit(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mapping[str, bytes]) -> Checkout:
-    """Return the checkout of a revision with some files replaced.
+    """Return a checkout that has the files of ``base`` with some of them replaced.
 
     :param changes: repository path -> new content; paths outside the package roots are ignored.
     """
@@ -183,7 +183,7 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
 
 
 def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
-    """Return the files of a stored tree; None if measured code has deleted, changed or added files.
+    """Return the files of a stored tree; None if files were deleted, changed or added, for example by measured code.
 
     Contents are hashed again only if :func:`stamp` differs, because a stamp is ten times faster.
     """
@@ -195,7 +195,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
         if now == record.get("stamp"):
             return entries
         if _holds(top, entries, {path for path, _, _ in record["left_out"]}):
-            with suppress(OSError):  # in a read-only store, no stamp is stored, and each run hashes the files
+            with suppress(OSError):  # a read-only store keeps the old stamp, so each run hashes the files again
                 write_atomically(folder / "checkout.json", json.dumps({**record, "stamp": now}, indent=1))
             return entries
     return None
@@ -295,9 +295,9 @@ def _fill(
 
 
 def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
-    """Create the symbolic links that lead to places inside the checkout, and return all other links.
+    """Create the symbolic links that lead to places inside the checkout. Return the paths of all other links.
 
-    Call it after all files are written, so that no file is written through a link.
+    Call this function after all files are written, so that no file is written through a link.
     """
     inner: dict[str, Path] = {}
     outer: list[str] = []

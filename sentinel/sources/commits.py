@@ -26,7 +26,7 @@ class Commit:
 
     :ivar tree: the object name of its tree.
     :ivar date: the author date in UTC, ISO 8601. Dates along a branch need not be in order.
-    :ivar pull: the number of the pull request that the subject names.
+    :ivar pull: the number of the pull request that the subject names, or None.
     """
 
     sha: str
@@ -52,8 +52,9 @@ class Tag:
 def history(mirror: Path, head: str, since: str | None = None, until: str | None = None) -> list[Commit]:
     """Return the commits of a branch along first parents, oldest first.
 
-    :param since: the full sha of the first commit of the list; or a day, to begin with the first commit on or after it.
-    :param until: a day, to end with the last commit on or before it.
+    :param head: the branch, or its last commit.
+    :param since: the full hash of the commit to begin with, or a day: begin with the first commit on or after this day.
+    :param until: a day: end with the last commit on or before this day.
     """
     span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
     commits = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)
@@ -69,14 +70,14 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
 class Lineage:
     """Decides whether a verdict that was measured at one commit may be reused at another.
 
-    A probe reports from the process that ran the commit's code, and this code could forge the report. So a verdict from
-    a commit of upstream's own branch may be reused at every commit. A verdict from any other commit, such as the head
-    of a pull request, may be reused only at descendants of this commit that are not on upstream's branch and have the
-    same files in all packages.
+    A commit's code runs in the process that reports the observation, so it could forge the report. Only upstream's own
+    branch is trusted: a verdict from a commit of this branch may be reused at every commit. A verdict from any other
+    commit, such as the head of a pull request, may be reused only at descendants of this commit that are not on
+    upstream's branch and have the same files in all packages.
     """
 
     def __init__(self, mirror: Path, head: str | None) -> None:
-        """:param head: the head of upstream's own branch; None if the mirror lacks it."""
+        """List the commits of upstream's own branch, whose head is ``head`` (None if the mirror lacks the branch)."""
         self._mirror = mirror
         self._outside = (f"^{head}",) if head else ()
         self._own = self._listed(head) if head else frozenset()
@@ -101,7 +102,7 @@ class Lineage:
 
 
 def is_day(text: str) -> bool:
-    """Return True if a text is a date such as ``2026-08-21``.
+    """Return True if a text is a date such as ``2026-08-21``, False if it has another form.
 
     :raises SentinelError: if the text has the form of a date but is not a valid one.
     """
@@ -166,11 +167,11 @@ def is_moment(text: str) -> bool:
 
 
 def existed(mirror: Path, commit: str, paths: Sequence[str], name: str = "") -> bool | None:
-    """Return True if this commit or an earlier one changed one of these files.
+    """Return True if this commit or one of its ancestors changed one of these files.
 
     :param name: the name of a function, class, import or variable. If it is given, only changes count that add or
         remove its definition.
-    :returns: None if git fails or exceeds the time limit, for example because the mirror lacks the commit.
+    :returns: None if git fails (for example because the mirror lacks the commit) or exceeds the time limit.
     """
     bound = f"(def|class) +{name}[^a-zA-Z0-9_]|import.*[^a-zA-Z0-9_]{name}|^ *{name} *[:=]"
     pickaxe = ["--pickaxe-regex", "-S", bound] if name else []

@@ -10,13 +10,14 @@ from pathlib import Path
 from sentinel.sources.gitbinary import GitError, Objects, run, run_bounded, run_checked
 from sentinel.sources.trees import FILE, LINK, MOST_FILES, SUBMODULE, Entry, blob_id, check_path, is_ignored
 
-#: Maximum bytes of git's listing of a revision: 200 for each of the files that a revision may have.
+#: Maximum bytes of git's listing of a revision: 200 for each of the MOST_FILES files.
 _MOST_LISTED = MOST_FILES * 200
 
 
 def commit_of(mirror: Path, name: str) -> str | None:
-    """Return the full hash of the commit that an abbreviated hash, or the hash of a tag object, stands for; None if the
-    mirror lacks it.
+    """Return a commit's full hash, given its abbreviated hash or the hash of its tag; None if the mirror lacks it.
+
+    :raises GitError: if the abbreviation is ambiguous.
     """
     assert not set(name) - set("0123456789abcdef"), name
     process = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
@@ -28,7 +29,7 @@ def commit_of(mirror: Path, name: str) -> str | None:
 
 
 def commit_named(git_dir: Path, name: str, seconds: float | None = None) -> str:
-    """Return the full hash of the commit that a name in a clone stands for; empty if the clone has no such commit."""
+    """Return the full hash of the commit that a name in a clone refers to; empty if the clone has no such commit."""
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     found = run(git_dir, *words, seconds=seconds)
     return found.out.decode().strip() if found.status == 0 else ""
@@ -68,11 +69,10 @@ def listing(
 
 
 def paths_of_work_tree(top: Path, git_dir: Path, seconds: float) -> list[str]:
-    """Return the paths of the files in a work tree that git tracks (staged files too) or that no ``.gitignore``
-    excludes.
+    """Return the paths of a work tree's files, without the untracked files that a ``.gitignore`` excludes.
 
-    ``.git/info/exclude`` and the user's ``core.excludesFile`` are not read. The path of a nested repository ends with a
-    slash.
+    Staged files count as tracked. ``.git/info/exclude`` and the user's ``core.excludesFile`` are not read. The path of
+    a nested repository ends with a slash.
     """
     words = ("--work-tree", ".", "ls-files", "-z", "--cached", "--others", "--exclude-per-directory=.gitignore")
     output = run_bounded(git_dir, "-C", str(top), *words, most=_MOST_LISTED, seconds=seconds)
@@ -123,13 +123,13 @@ def absent_objects(mirror: Path) -> list[str]:
 
 
 def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
-    """Return the refs that point to an object that the mirror has."""
+    """Return the refs whose objects the mirror has."""
     here = {words[0] for words in _lookup(mirror, sorted(set(refs.values()))) if words[-1] != "missing"}
     return {name: sha for name, sha in refs.items() if sha in here}
 
 
 def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
-    """Return those of the given commits whose parents the mirror lacks."""
+    """Return the commits, among the given ones, whose parents the mirror lacks."""
     parents: dict[str, list[str]] = {}
     for commit in commits:
         process = run(mirror, "cat-file", "commit", commit)

@@ -1,4 +1,4 @@
-"""Run git so that neither the user's nor upstream's configuration can run a command, prompt, or use the network."""
+"""Run git safely: no configuration, of the user or of upstream, can run a command, prompt, or use the network."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class GitError(SentinelError):
 
 
 class MissingObjectError(GitError):
-    """Raised if the mirror lacks an object: it is shallow, was made without large files, or is damaged."""
+    """Raised if the mirror lacks an object, because it is shallow, was made without large files, or is damaged."""
 
 
 class LargeObjectError(MissingObjectError):
@@ -99,7 +99,7 @@ class Finished:
 
 
 def reason(text: str) -> str:
-    """Return the line of git's error output that names the reason. Remove ``fatal:`` and passwords."""
+    """Return the line of git's error output that gives the reason, without ``fatal:`` and without passwords."""
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     full = [line for line in lines if _FULL.search(line)]
     decisive = full or [line for line in lines if _ERROR_LINE.match(line)] or lines[-1:]
@@ -108,7 +108,7 @@ def reason(text: str) -> str:
 
 
 _ERROR_LINE = re.compile(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]")
-#: A pattern for messages about a full disk. If one matches, all other lines of the output are consequences.
+#: A pattern for messages about a full disk. If a line matches, all other lines of the output are consequences of it.
 _FULL = re.compile(r"No space left on device|Out of diskspace|Disk quota exceeded")
 
 
@@ -158,7 +158,7 @@ def git_dir_of(top: Path) -> Path:
 
 
 def own_commit() -> str:
-    """Return the commit of Sentinel's source tree, or Sentinel's version if it is not in a git repository."""
+    """Return the abbreviated commit of Sentinel's source tree; Sentinel's version if it is not in a git repository."""
     top = Path(__file__).resolve().parents[2]
     if (top / ".git").exists():
         with suppress(SentinelError):
@@ -179,7 +179,7 @@ def _execute(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Any:
-    """Run git through GitPython."""
+    """Run git with the settings and variables above, through GitPython."""
     git = _git()
     command, variables = _command(arguments, settings), _environment(git_dir, environment or {})
     try:

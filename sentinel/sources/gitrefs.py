@@ -14,7 +14,7 @@ from sentinel.sources.home import small_text, write_atomically
 
 _SHA = re.compile(r"[0-9a-f]{40}")
 _PACKED = re.compile(r"([0-9a-f]{40}) (refs/\S+)")
-#: Names that git-check-ref-format forbids, because a ref must not lead out of the directory or confuse git.
+#: A pattern for names that git-check-ref-format forbids, such as those that lead out of the directory.
 _BAD_NAME = re.compile(r"\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|/\.|^\.|\.$|/$|\.lock(/|$)|[\ud800-\udfff]")
 #: Refs that belong to only one work tree, or that change the meaning of other names.
 _EXCLUDED = ("refs/replace/", "refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/stash")
@@ -25,7 +25,7 @@ def is_sha(text: str) -> bool:
 
 
 def read_refs(git_dir: Path) -> dict[str, str]:
-    """Return every ref with its object name. As in git, a loose ref takes precedence over a packed one."""
+    """Return the object name of every ref. As in git, a loose ref takes precedence over a packed one."""
     if (git_dir / "reftable").is_dir():
         raise SentinelError(f"{git_dir} stores its refs as a reftable; run `git refs migrate --ref-format=files` there")
     refs = _packed(git_dir / "packed-refs")
@@ -78,7 +78,7 @@ def _usable(name: str) -> bool:
 
 
 def merge(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
-    """Return the union of two sets of refs. If both contain a ref, use the value in the newer set."""
+    """Return the union of two sets of refs. If both contain a ref, use the value in ``new``."""
     folders = {name[:at] for name in new for at in range(len(name)) if name[at] == "/"}
     rest = {
         name: sha
@@ -95,7 +95,7 @@ def write_refs(git_dir: Path, refs: dict[str, str]) -> None:
 
 
 def head_branch(git_dir: Path) -> str | None:
-    """Return the full name of the branch that ``HEAD`` points to, or None."""
+    """Return the full name of the branch that ``HEAD`` points to; None if ``HEAD`` is detached or invalid."""
     text = (small_text(git_dir / "HEAD") or "").strip()
     return text[5:].strip() if text.startswith("ref: refs/heads/") and not _BAD_NAME.search(text[5:].strip()) else None
 

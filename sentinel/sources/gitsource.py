@@ -22,7 +22,7 @@ from sentinel.targets.refs import Ref
 def open_git(
     target: Target, ref: Ref, store: MirrorStore, pull: int | None = None, progress: Progress | None = None
 ) -> Checkout:
-    """Return the checkout of a commit. If it is stored already, no git process starts."""
+    """Return the checkout of a commit. If the ref is a full hash and its checkout is stored, do not start git."""
     home = store.home
     if is_sha(ref.name):
         checkout = checkouts.find(home, target, ref, _key(target, ref, ref.name))

@@ -1,4 +1,4 @@
-"""Read many git trees through one running git process, which is much faster than a process for each tree."""
+"""Read many git trees through one running git process, which is much faster than one process for each tree."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GitTrees:
             return self._objects.read(name, most=SOURCE_LIMIT)
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None:
-        """Return the mode and object name of the entry at a path in a tree; None if there is none."""
+        """Return the mode and object name of the entry at a path in a tree; None if the path does not exist."""
         mode, name = TREE, tree
         for part in path.split("/") if path else ():
             entry = self.folder(name).get(part) if mode == TREE else None

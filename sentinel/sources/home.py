@@ -120,7 +120,7 @@ def _user_cache() -> Path:
 def safe_name(name: str) -> str:
     """Return the name of a target or distribution if it is safe as a file name.
 
-    :raises SentinelError: if a file of this name could be outside its folder.
+    :raises SentinelError: if a file of this name could lie outside its folder.
     """
     if not _SAFE_NAME.fullmatch(name):
         raise SentinelError(f"not a usable name: {name!r}; use letters, digits and . _ - only")
@@ -155,7 +155,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def small_text(path: Path) -> str | None:
-    """Return the first 64 KiB of a regular file; None for anything else, because a pipe could block forever."""
+    """Return the first 64 KiB of a regular file; None if it is not one. A named pipe, for example, could block."""
     try:
         if not path.is_file():
             return None

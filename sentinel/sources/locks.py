@@ -1,7 +1,7 @@
-"""Lock files, and record which process uses which checkout. A lock ends with its process.
+"""Lock files, and record which process uses which checkout. A lock is released when its process ends.
 
 Each process has one file in ``checkouts/.users``, with one line per folder that the process uses. The file is locked as
-long as the process runs, so a file without a lock belongs to a process that has ended. ``checkouts/.lock`` is held
+long as the process runs, so a file without a lock belongs to a process that has ended. ``checkouts/.lock`` is locked
 shared while a folder is marked as used, and exclusively while folders are pruned or replaced.
 """
 
@@ -22,7 +22,7 @@ def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
 def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
     """Lock a file and return its descriptor. The file is created if needed.
 
-    :raises BlockingIOError: if another process holds the lock and ``wait`` is false.
+    :raises BlockingIOError: if another process has locked the file and ``wait`` is false.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # O_NOFOLLOW, because opening a symbolic link could create a file elsewhere.
@@ -46,7 +46,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def free_locks(folder: Path, pattern: str) -> Iterator[Path]:
-    """Yield the lock files of processes that have ended. Each is locked until the next one is requested."""
+    """Yield the lock files that no process has locked. Each file stays locked here until the next one is requested."""
     for file in folder.glob(pattern):
         try:
             handle = hold(file, wait=False)

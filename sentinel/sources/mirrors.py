@@ -30,10 +30,10 @@ _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = false\n\tbare = t
 
 @dataclass(frozen=True)
 class Mirror:
-    """The description of a mirror that ``mirror list`` shows.
+    """The description of a mirror, as ``sentinel mirror list`` prints it.
 
     :ivar url: the remote from which missing objects are fetched on request.
-    :ivar origins: the sources from which it was made, one line each.
+    :ivar origins: the sources from which the mirror was made, one line each.
     :ivar whole: False if the run that made the mirror was interrupted. ``mirror add`` then makes the mirror again.
     :ivar absent: the number of objects that were missing when the mirror was made.
     """
@@ -55,7 +55,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Return True if a mirror is complete, that is, if the run that made it finished and wrote its record."""
+    """Return True if a mirror is complete: the run that made it has finished and written its record."""
     return _read_record(path) is not None
 
 
@@ -117,7 +117,7 @@ class MirrorStore:
         return is_whole(self.home.mirror(target))
 
     def get(self, target: str) -> Mirror | None:
-        """Return the complete mirror of a target, or None."""
+        """Return the complete mirror of a target; None if there is none."""
         path = self.home.mirror(target)
         return describe(target, path) if is_whole(path) else None
 
@@ -200,7 +200,7 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch refs into a mirror. If the same fetch has failed in this run, raise its error again.
+        """Fetch refs into a mirror. If the same fetch has already failed in this run, only raise its error again.
 
         :raises GitError: if the fetch fails.
         """

@@ -1,4 +1,4 @@
-"""Open ``path:`` and ``installed`` refs: copy local files into the store. They are imported only from the copy."""
+"""Open ``path:`` and ``installed`` refs: copy local files into the store, from which workers import them."""
 
 from __future__ import annotations
 
@@ -77,9 +77,10 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
 
 
 def open_installed(target: Target, ref: Ref, home: Home, python: str | None = None) -> Checkout:
-    """Return the checkout of the package that is installed in an interpreter's environment.
+    """Return the checkout of a target that is installed in an interpreter's environment.
 
     :param python: the interpreter; None for the running one.
+    :raises Unavailable: if the interpreter does not run, or the target is not installed there.
     """
     try:
         # With -I, packages in the current folder and in PYTHONPATH do not count as installed.
@@ -100,10 +101,10 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
 
 
 class _Files:
-    """The files in some folders. Each file is read only once, so that the hash and the copy have the same content."""
+    """The files in some folders. Each file is read only once, so that its hash and its copy have the same content."""
 
     def __init__(self, roots: dict[str, Path], follow: bool = False) -> None:
-        """:param follow: True to follow links, because installers such as uv link into their own cache."""
+        """Read the files. Follow links if ``follow`` is true, because installers such as uv link into their cache."""
         self.entries: list[Entry] = []
         self.left_out: list[LeftOut] = []
         self._content: dict[str, bytes] = {}
@@ -151,10 +152,8 @@ def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
 
 
 def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
-    """Return the commit of a working tree and the tree hash of its packages; (None, None) if git cannot read them.
-
-    A work tree is dirty if its files do not have this hash.
-    """
+    """Return a working tree's commit and the tree hash of its packages in this commit; (None, None) if git cannot read
+    them. The working tree is dirty if its files have another tree hash."""
     clone = top_of(top)
     if clone is None:
         return None, None

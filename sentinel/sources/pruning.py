@@ -20,7 +20,7 @@ class CacheEntry:
 
     :ivar kind: ``checkout``, ``wheel``, or ``leftover`` of an interrupted run.
     :ivar last_used: seconds since the epoch.
-    :ivar in_use: True if a live run uses it; it is then never pruned.
+    :ivar in_use: True if a running process uses the entry, which is then never pruned.
     """
 
     kind: Literal["checkout", "wheel", "leftover"]
@@ -39,10 +39,9 @@ def entries(home: Home) -> list[CacheEntry]:
 
 
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
-    """Remove entries that were not used recently, and leftovers of interrupted runs. Return the removed entries.
+    """Remove leftovers of interrupted runs, and old entries that no running process uses. Return the removed entries.
 
-    :param older_than: remove entries that were not used for this many seconds; with None, remove all entries that no
-        running process uses.
+    :param older_than: seconds since the last use after which an entry is old; None if every entry is old.
     """
     limit = None if older_than is None else (time.time() if now is None else now) - older_than
     removals: list[CacheEntry] = []
@@ -108,7 +107,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _forget(home: Home) -> None:
-    """Remove index records that refer to removed checkouts."""
+    """Remove the tree hashes that are stored for refs whose checkout was removed."""
     for note in home.checkouts.glob("*/refs/*.json"):
         tree = str((read_json(note) or {}).get("tree", ""))
         if not tree or not (note.parent.parent / tree).is_dir():

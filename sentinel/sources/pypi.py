@@ -35,7 +35,7 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
 
-#: Exceptions that zipfile raises for a file that is not a zip archive, or that was made to break its readers.
+#: Exceptions that zipfile raises for a file that is not a zip archive, or for a hostile archive.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, LookupError, ValueError, OverflowError)
 #: The folders of a wheel that an installer copies into site-packages (PEP 427).
 _IN_SITE_PACKAGES = re.compile(r"^[^/]+\.data/(purelib|platlib)/")
@@ -61,7 +61,7 @@ _answers: dict[tuple[str, str, Path], Path | str] = {}
 def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = None) -> Checkout:
     """Return the checkout of a release. A stored version needs no network; ``latest`` always queries the package index.
 
-    :raises Unavailable: if pip cannot download it, or its wheel is invalid.
+    :raises Unavailable: if pip cannot download the release, or its wheel is invalid.
     """
     if target.pypi is None:
         raise Unavailable(f"{target.name} has no releases on PyPI; use git:, path: or installed")
@@ -74,7 +74,7 @@ def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = 
     try:
         release = _unpack(target, ref, home, wheel)
     except (*_DAMAGE, OSError) as error:
-        # EINVAL is damage too: the archive made zipfile seek to a position before its start.
+        # EINVAL is damage too: the archive made zipfile seek to a position before the start of the file.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         wheel.unlink(missing_ok=True)
@@ -87,9 +87,9 @@ def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = 
 def contents(
     distribution: str, version: str, home: Home, progress: Progress | None = None
 ) -> tuple[list[str], str, str]:
-    """Return the files of a release's wheel, its metadata, and its version.
+    """Return the paths of the files in a release's wheel, the content of its METADATA file, and its version.
 
-    :raises Unavailable: if pip cannot download it, or its wheel is invalid.
+    :raises Unavailable: if pip cannot download the release, or its wheel is invalid.
     """
     wheel = _wheel(distribution, version, home, progress)
     try:
@@ -160,7 +160,7 @@ def _complaint(output: str) -> str:
     if any("No module named pip" in line for line in lines):
         return f"this environment has no pip; run `{Path(sys.executable).name} -m ensurepip`"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    if not errors or errors[-1] == "Exception:":  # an internal error of pip, which the last line of the traceback names
+    if not errors or errors[-1] == "Exception:":  # an internal error of pip; the last line of its traceback names it
         errors = lines[-1:]
     reason = errors[-1] if errors else "pip gave no reason"
     if any("Retrying (" in line or "connection" in line.lower() for line in lines):
@@ -211,7 +211,7 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Return the content of a file in a wheel. Read no more than its declared size, because that may be forged."""
+    """Return the content of a file in a wheel. Its declared size may be forged, so read at most one byte more."""
     with archive.open(info) as file:
         return file.read(info.file_size + 1)
 

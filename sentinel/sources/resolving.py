@@ -11,20 +11,20 @@ from sentinel.errors import Unavailable
 from sentinel.sources import git_objects, gitrefs
 from sentinel.sources.gitbinary import GitError
 
-#: Fetches a refspec into the mirror. Returns a clause with the reason of a failure, or None.
+#: A function that fetches a refspec into the mirror. Returns None, or the reason of a failure as a clause.
 Fetch = Callable[[str], str | None]
 
 _PULL = re.compile(r"(?:refs/)?pull/([1-9][0-9]*)(?:/head)?")
 _HEX = re.compile(r"[0-9a-f]{4,40}")
-#: Where a short name is searched, in this order; ``{}`` is the name.
+#: The refs that a short name may mean, in this order; ``{}`` is the name.
 _PLACES = ("refs/heads/{}", "refs/remotes/origin/{}", "refs/tags/{}", "refs/remotes/{}", "refs/pins/{}", "refs/{}")
 
 
 def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch) -> str:
     """Return the full hash of the commit that a name refers to.
 
-    If the mirror lacks ``pull/N/head``, it is fetched. If the mirror lacks a full sha, the pin's pull request ``pull``
-    is fetched. Nothing else is fetched.
+    If the mirror lacks the name ``pull/N/head``, this ref is fetched. If the mirror lacks a full hash, the pull request
+    with the number ``pull`` is fetched. Nothing else is fetched.
 
     :raises Unavailable: if the mirror has no such commit; the message suggests similar names.
     """
@@ -77,7 +77,7 @@ def _sha_of_pull(mirror: Path, target: str, sha: str, pull: int | None, fetch: F
         )
     problem = fetch(f"+refs/pull/{pull}/head:refs/pull/{pull}/head")
     if problem is None and git_objects.commit_of(mirror, sha) is None:
-        # The pull request was rebased, but hosts still serve a commit that is requested by its sha.
+        # The pull request was rebased, but hosts still serve a commit that is requested by its full hash.
         problem = fetch(f"+{sha}:refs/pins/{sha}")
     if problem is None and git_objects.commit_of(mirror, sha) == sha:
         return sha

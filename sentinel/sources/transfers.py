@@ -1,4 +1,4 @@
-"""Fetch from git remotes. Each function runs only if the user asked for it, and reports its URL through ``progress``.
+"""Fetch from git remotes, and report the URL through ``progress``. Callers fetch only what the user requested.
 
 A transfer runs in a temporary git directory that shares the mirror's objects. Only the temporary directory names the
 remote as a promisor, so the mirror itself never has a remote. An interrupted transfer leaves the mirror's refs
@@ -51,7 +51,7 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
 
 
 def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -> None:
-    """Raise if a web server serves a repository as plain files, without git's protocol.
+    """Raise :class:`GitError` if a web server serves a repository as plain files, without git's protocol.
 
     With such a server (the "dumb" protocol), git checks whether each object exists, and fetches missing objects from
     the promisor. The promisor is the same server, so git would start further git processes until the process table is
@@ -96,7 +96,7 @@ def fetch(
 
 
 def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progress | None) -> None:
-    """Fetch single objects, without the objects to which they refer."""
+    """Fetch objects by name, without the objects to which they refer."""
     message = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
     fetch(mirror, url, oids, progress, message, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
 

@@ -19,11 +19,11 @@ SOURCE_SUFFIXES = (".py", ".pyi", ".yaml", ".yml", ".json", ".toml")
 #: Source code above SOURCE_LIMIT bytes and other files above BLOB_LIMIT bytes are left out.
 BLOB_LIMIT = 1 << 20
 SOURCE_LIMIT = 64 << 20
-#: Limits of a revision. Frameworks have some thousand files with a few megabytes. A commit of one kilobyte can contain
-#: nested trees with any number of files.
+#: Limits of a revision. Frameworks have a few thousand files and some megabytes, but a hostile commit of one kilobyte
+#: can contain nested trees with any number of files.
 MOST_FILES = 100_000
 MOST_BYTES = 2 << 30
-#: Maximum bytes of a path and of one name: limits of file systems, minus the folders of the store.
+#: Maximum bytes of a path and of one name: the limits of file systems, less the length of the store's folders.
 _LONGEST_PATH = 1000
 _LONGEST_NAME = 255
 _IGNORED_NAMES = frozenset(
@@ -82,7 +82,7 @@ def too_large(path: str, size: int) -> str | None:
 def streamed_blob_id(file: IO[bytes], size: int) -> str:
     """Return the git blob hash of a file without reading it into memory at once.
 
-    :raises Unavailable: if the file does not have the announced size.
+    :raises Unavailable: if the file does not have ``size`` bytes.
     """
     digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     length = 0

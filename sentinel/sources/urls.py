@@ -57,7 +57,7 @@ def check_url(text: str) -> str:
 
 
 def protocol(url: str) -> str:
-    """Return the transport protocol of a URL. Git may use no other protocol for the fetch."""
+    """Return the transport protocol of a URL, the only one that git may use for the fetch."""
     match = _URL.fullmatch(url)
     return match.group(1).lower() if match else "ssh"
 
@@ -80,7 +80,7 @@ def base_name(name: str) -> str:
 
 
 def fork(target: Target, url: str | None) -> Target:
-    """Return the target with the URL of a fork; the target itself if the URL is None or upstream's own.
+    """Return a copy of the target with the URL of a fork; the target itself if the URL is None or upstream's own.
 
     A fork has its own mirror, such as ``verl.fork-1a2b3c4d``, because its branches are not upstream's.
     """

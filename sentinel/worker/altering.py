@@ -1,8 +1,8 @@
 """Change the values of expressions in the framework's code while it runs.
 
-There are three uses. Changing the value of one expression shows whether any result depends on it. Forcing conditions to
-be true or false runs a branch that no scenario reaches. Recording the values of expressions shows differences that
-affect no result.
+There are three uses. Changing the value of one expression shows whether any result depends on this value. Forcing
+conditions to be true or false runs a branch that no scenario reaches. Recording the values of expressions shows
+differences that affect no result.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from sentinel.worker.codes import read_source
 _ALTERED, _NOTED, _RECORDED = "__sentinel_altered__", "__sentinel_noted__", "__sentinel_recorded__"
 _TRUTHS = {True: "__sentinel_true__", False: "__sentinel_false__"}
 
-#: Maximum number of values that one request changes. Without this limit, a loop whose condition is changed might never
-#: end.
+#: Maximum number of values that one request changes. Otherwise a loop whose condition is changed might never end.
 _MOST = 1000
 
 #: The depth to which nested lists and mappings are changed.

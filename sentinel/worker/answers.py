@@ -1,7 +1,7 @@
-"""Parse the answers of worker processes strictly, because they are untrusted.
+"""Check and parse the answers of worker processes.
 
-A worker runs untrusted code, so its answer may be anything. An answer becomes one of these records, or the whole answer
-is rejected with :class:`~sentinel.worker.protocol.ProtocolError`.
+A worker runs untrusted code, so its answer may be anything. A valid answer becomes one of these records. For any other
+answer, the functions raise :class:`~sentinel.worker.protocol.ProtocolError`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sentinel.targets import StandIn
 from sentinel.values.literals import Tensor
 from sentinel.worker.protocol import ProtocolError
 
-#: Kinds of failure that a worker may report. The controller checks three of them: ``timeout`` against its own clock,
-#: and ``not-in-this-version`` and ``python`` against the checkout's files (:mod:`sentinel.deciding.proof`).
+#: Kinds of failure that a worker may report. The controller verifies three of them: ``timeout`` with its own clock, and
+#: ``not-in-this-version`` and ``python`` with the checkout's files (:mod:`sentinel.deciding.proof`).
 WorkerKind = Literal[
     "adapter",
     "crash",
@@ -40,19 +40,19 @@ KINDS = frozenset(get_args(WorkerKind))
 #: The value of ``NUMBERS`` is the type to convert to: ``"tensor"`` or ``"numpy"``.
 TEXTS, NUMBERS = "#texts", "#numbers"
 
-#: The value of a setting that stands for another value of the same type.
+#: A setting with this value replaces the option's value by a different value of the same type.
 ANOTHER = {"another": True}
 
-#: The number of ways to change a value. One request uses one way (:mod:`sentinel.worker.altering`).
+#: The number of ways in which :mod:`sentinel.worker.altering` can change a value. A request selects one, 0 or 1.
 WAYS = 2
 
-#: A value that cannot be varied is replaced by an object that raises an exception, with this message, when it is read.
+#: The message of the exception that is raised when code reads the replacement of a value that cannot be varied.
 READ = "a value that Sentinel replaced was read"
 
 #: Maximum number of values in :attr:`Reply.beside`.
 PARTS = 1000
 
-#: If a value has more parts than are recorded, an extra key with this suffix says so.
+#: Suffix of an extra key. It is added if a value has more parts than are recorded.
 CUT = " has more"
 
 Parser = Callable[[Any], Any]
@@ -80,8 +80,8 @@ class Failed:
 
     :ivar unknown_input: the input for which the boundary has no parameter, if this caused the failure.
     :ivar place: the file that needs another Python or a package, if this caused the failure.
-    :ivar lacks: the package and the name that the file imports from it, as ``package.name``.
-    :ivar questions: the recorded lookups (:mod:`sentinel.worker.trace`); None if they were not recorded.
+    :ivar lacks: the name that this file imports from a missing package, as ``package.name``.
+    :ivar questions: the recorded lookups of files (:mod:`sentinel.worker.trace`); None if they were not recorded.
     :ivar packages: the packages that are needed but not installed here.
     :ivar programming_error: see :func:`sentinel.worker.attribution.programming_error`.
     """
@@ -100,7 +100,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Measured:
-    """The values that a probe observed, by variant and key."""
+    """The values that a probe observed, by variant and key, and the code that it called."""
 
     observation: Mapping[str, Mapping[str, Any]]
     provenance: Claim
@@ -114,7 +114,8 @@ class Reply:
     """The result of one call in a session: an observation or a failure.
 
     :ivar silent: why the contract's reference defines no result for this call; empty if it does.
-    :ivar effects: the side effects of a watched call: ``mutated``, ``globals`` and ``again``.
+    :ivar effects: the side effects of a watched call: ``mutated`` (names of inputs), ``globals`` (names of global
+        state) and ``again`` (the observation of a second call).
     :ivar beside: values that the contract does not observe, by path; empty unless the request names functions whose
         values are recorded. See :class:`sentinel.worker.serving._OutsideContract`.
     :ivar ran: ``file:line`` of the watched lines that ran.
@@ -194,7 +195,7 @@ def of_probes(answer: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[Measu
 
 
 def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
-    """Parse a session's answer to these calls."""
+    """Parse a session's answer, which must contain exactly these calls."""
     if _has(answer, "failure"):
         return _sole_failure(answer)
     rest = {**_ORIGIN, "functions": _words, "lines": _words}
@@ -220,7 +221,7 @@ def _reply(part: Any) -> Reply:
         return Reply(**fields)
     if "refused" in fields:
         failure: Failed = fields["refused"]
-        # The kinds ``python`` and ``timeout`` are about the whole request, so a single call cannot report them.
+        # The kinds ``python`` and ``timeout`` concern the whole request, so a single call cannot report them.
         more = failure.kind in ("python", "timeout")
         return Reply(refused=replace(failure, kind="raised") if more else failure, beside=fields.get("beside", {}))
     return Reply(silent=fields["silent"] or "no reason given")

@@ -1,4 +1,4 @@
-"""Find out who caused an exception: a ``raise`` in the framework, a mistake in the framework, or Sentinel itself."""
+"""Determine the cause of an exception: the framework's own ``raise``, a mistake in its code, or Sentinel's code."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
     """Return an exception's type if a mistake in the framework's own code caused it; an empty string otherwise.
 
-    Missing attributes, keys, files and packages and an unexpected ``None`` do not count, because the caller's objects
-    or this machine may be the cause."""
+    Errors about missing attributes, keys, files or packages, or about an unexpected ``None``, do not count: the
+    caller's objects or this machine may have caused them."""
     kind = next((each.__name__ for each in _ERRORS if isinstance(error, each)), "")
     traces = list(_traces(error))
     if not kind or not traces or isinstance(error, NotImplementedError):
@@ -36,7 +36,7 @@ def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
     return kind if not isinstance(error, TypeError) or _is_own(str(error), inside) else ""
 
 
-#: Sentinel's folder. An exception that is raised in it (in a contract, the kit or a stand-in) counts as Sentinel's.
+#: Sentinel's folder. Sentinel counts as the cause of an exception that its code (a contract, the kit) raises.
 _SENTINEL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 #: Functions that convert returned values to data. If one of them fails, the target is the cause, because it returned

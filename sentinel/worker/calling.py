@@ -24,10 +24,10 @@ from sentinel.worker import trace
 class Boundary:
     """A function or method of the framework, and how to call it.
 
-    :ivar function: the callable, as the target's own code would look it up.
+    :ivar function: the callable that the framework's own code would get from ``path``.
     :ivar scenario_inputs: the inputs that the scenario sets. If the boundary has no parameter for one of them and its
         value is not None, the call raises :class:`UnknownInputError`. Other inputs without a parameter are omitted.
-    :ivar own_inputs: for a registered function (:class:`~sentinel.targets.Registry`), all inputs by name. They fill
+    :ivar own_inputs: for a registered function (:class:`~sentinel.targets.Registry`), all inputs by name. They supply
         parameters that only this function has.
     :ivar member: for a registered function, the function of the same registry whose binding it uses.
     """
@@ -45,8 +45,8 @@ class Boundary:
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Return the function's parameters. For a registered function with ``**kwargs``, also return those of
-        ``member``."""
+        """Return the function's parameters by name. For a registered function with ``**kwargs``, include the parameters
+        of ``member``."""
         own = inspect.signature(self.function).parameters
         if self.member is None or all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             return own
@@ -61,7 +61,7 @@ class Boundary:
         """Call the framework's function with these inputs, matched to its parameters by name.
 
         :param positional: leading arguments, such as ``self`` of a method that was looked up on its class.
-        :param upstream: further arguments under the framework's names. Those without a parameter are omitted.
+        :param upstream: further arguments under the framework's names. Names that the function lacks are omitted.
         :raises DriftError: if an input that the scenario sets has no parameter, or a parameter without a default has no
             value.
         """
@@ -136,10 +136,9 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def import_whole(name: str) -> ModuleType:
-    """Import a module. If the import fails, remove its submodules that were already imported.
+    """Import a module. If that fails, remove the submodules that are left in ``sys.modules`` without their package.
 
-    Otherwise they would stay in ``sys.modules`` without their package, and the next import of one of them would fail
-    for that reason and hide the real one."""
+    Otherwise the next import of such a submodule would fail because of the missing package, and hide the real cause."""
     try:
         return importlib.import_module(name)
     except BaseException:
@@ -151,10 +150,10 @@ def import_whole(name: str) -> ModuleType:
 
 
 def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
-    """Import the module of a dotted path and look up the rest. Return the module, the object, and the class in which
-    the object was found, or None.
+    """Import the module in a dotted path and look up the remaining names. Return the module, the object, and the class
+    that has the object (None if it is not in a class).
 
-    :param near: whether the error names a similar definition. To find one, the whole checkout is searched.
+    :param near: whether the error suggests a similar definition, for which the whole checkout is searched.
     :raises DriftError: if the module or the attribute is not in this checkout.
     """
     name = module_of(path, roots)
@@ -176,9 +175,9 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
 
 
 def is_registered(path: str, roots: tuple[str, ...]) -> bool:
-    """Return True if a registry of the framework has the function at a dotted path, or its class, as a value.
+    """Return True if a registry of the framework contains the function at a dotted path, or the function's class.
 
-    A registry is a mapping at the level of a module, or in a class or an object there.
+    A registry is a mapping in a module, or an attribute of a module's classes and objects that is a mapping.
     """
     try:
         _, function, owner = resolve(path, roots, near=False)
@@ -195,7 +194,7 @@ def is_registered(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def _leads_to(value: Any, sought: Any) -> bool:
-    """Return True if a value of a registry is the function that is sought, a wrapper of it, or a tuple that has it."""
+    """Return True if a registry's value is ``sought``, a wrapper of it, or a tuple or list that contains either."""
     parts = value if isinstance(value, (tuple, list)) else (value,)
     return any(callable(part) and inspect.unwrap(part) is sought for part in parts)
 
@@ -212,8 +211,8 @@ def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> s
 
 @trace.paused()  # the files are read only for a message, which does not affect the verdict
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Return a hint for an error message: another place where this name is defined. Files are read as text and not
-    run."""
+    """Return a hint for an error message: another place where this name is defined. Files are read as text, never
+    imported."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
         for folder, folders, files in os.walk(root):
@@ -267,7 +266,7 @@ def source_of(function: Any) -> tuple[str, int, str]:
 
 
 def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
-    """Replace names that the framework reads or calls during import by values from the adapter."""
+    """Replace attributes, given by path, that the framework reads or calls during import by the adapter's values."""
     for path, answer in answers.items():
         name, _, attribute = path.rpartition(".")
         if module_of(name, roots) == name:

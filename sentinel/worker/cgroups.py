@@ -1,7 +1,7 @@
 """Create a control group for each strictly contained target process, if this machine permits it.
 
-``setrlimit`` limits each process separately. A group limits the number of its processes and their total memory. Both
-versions of control groups are supported: version 2, and version 1 with one folder for each controller.
+``setrlimit`` limits the memory of each process separately; a group limits the number of its processes and their total
+memory. Both versions of control groups are supported: version 2, and version 1 with one folder for each controller.
 """
 
 from __future__ import annotations

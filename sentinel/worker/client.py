@@ -66,7 +66,7 @@ class Options:
     :ivar sandbox: ``strict`` (namespaces, a root of its own, no network), ``basic`` (clean environment, resource
         limits) or ``off``; empty for the strictest level that this machine supports.
     :ivar python: the interpreter whose environment has the target installed, or None for Sentinel's own.
-    :ivar trace: whether answers list the checkout's files that were used: see :mod:`sentinel.worker.trace`.
+    :ivar trace: whether answers list the checkout's files that were looked up: see :mod:`sentinel.worker.trace`.
     """
 
     timeout: float = 60.0
@@ -130,7 +130,7 @@ class Preloader:
     def _launch(self) -> None:
         if self._stopped:
             raise WorkerError("the worker has been stopped")
-        with _room():
+        with _explain_disk_errors():
             self._scratch, self._folder_lock = _locked_folder()
             self._log = open(os.path.join(self._scratch, "preloader.log"), "wb+")  # noqa: SIM115 - lives as long as the preloader
         ours, theirs = socket.socketpair()
@@ -158,9 +158,9 @@ class Preloader:
             self._request({"op": "preload", "modules": self._preload})
 
     def _wrap(self, command: list[str]) -> list[str]:
-        """Return the command, wrapped to run in strict containment if it starts another interpreter than Sentinel's.
+        """Return a command that runs this command in strict containment.
 
-        Return it unchanged if it starts Sentinel's own interpreter, or if containment is not strict.
+        Return the command unchanged if it starts Sentinel's own interpreter, or if containment is not strict.
         """
         assert self._scratch is not None
         if self.options.python is None or self.options.sandbox not in ("", "strict"):
@@ -190,7 +190,7 @@ class Preloader:
         return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """Import these packages too, if they are installed, and return the same as :meth:`hello`."""
+        """Import these packages too, if they are installed. Return the same as :meth:`hello`."""
         self.start()
         with self._lock:
             return self._greet(packages)
@@ -207,18 +207,18 @@ class Preloader:
                 versions = answers.of_preload(self._ask({"op": "preload", "modules": missing}))
                 hello["packages"] = {**hello["packages"], **versions}
         except (EOFError, OSError, protocol.ProtocolError):
-            raise WorkerError(self._bury()) from None
+            raise WorkerError(self._clean_up_if_killed()) from None
         self._hello, self._preload = hello, list(preload)
         return hello
 
-    def _bury(self) -> str:
-        """Return the error message for a preloader that did not answer. If the preloader was killed, clean up, so that
-        the next request starts a new one."""
+    def _clean_up_if_killed(self) -> str:
+        """Return the error message for a preloader that did not answer. If a signal killed it, clean up, so that the
+        next request starts a new one."""
         killed = self._killed_by()
-        words = self._last_words(killed)
+        message = self._explain_end(killed)
         if killed:
             self._dismantle()
-        return words
+        return message
 
     @property
     def _open(self) -> socket.socket:
@@ -239,7 +239,7 @@ class Preloader:
     def _answer(self) -> Any:
         return protocol.receive(self._open, time.monotonic() + _PATIENCE)
 
-    def _last_words(self, killed: str) -> str:
+    def _explain_end(self, killed: str) -> str:
         if self._stopped:
             return "the worker has been stopped"
         self._log.seek(0)
@@ -310,10 +310,10 @@ class Preloader:
         )
 
     def compile(self, checkout: Checkout, made_with: Iterable[str], files: Sequence[str]) -> int | None:
-        """Compile a checkout's files to byte code in the background, in a process that does not run them.
+        """Compile a checkout's files to byte code in a background process, and return its id; None if none is started.
 
         :param made_with: the names of the checkout's files.
-        :param files: the files that the importing process reported. Those that are not in the checkout are dropped.
+        :param files: the files that the importing process reported. Files that are not in the checkout are ignored.
         """
         # Only in strict containment: at the other levels, the importing process has already written the byte code.
         if not files or self.sandbox != "strict" or self._is_wrapped:
@@ -322,7 +322,7 @@ class Preloader:
         names = [name for name in made_with if name.endswith(".py") and f"{tree}/{name}" in paths]
         if names:
             with self._lock, contextlib.suppress(EOFError, OSError, protocol.ProtocolError):
-                with _room():
+                with _explain_disk_errors():
                     scratch = tempfile.mkdtemp(prefix="compile-", dir=self._scratch)
                 message = {"tree": tree, "names": names, "folder": _byte_code_of(checkout), "scratch": scratch}
                 return int(self._ask({"op": "compile", **message, "contain": self._contained([tree])})["pid"])
@@ -347,7 +347,7 @@ class Preloader:
                 except (EOFError, OSError, protocol.ProtocolError):
                     # A probe or the kernel killed the preloader; continue with a new one.
                     if last or self._stopped:
-                        raise WorkerError(self._last_words(self._killed_by())) from None
+                        raise WorkerError(self._explain_end(self._killed_by())) from None
                     self._dismantle()
         raise AssertionError("unreachable: the loop above always returns or raises")
 
@@ -360,14 +360,14 @@ class Preloader:
         ours, theirs = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # set before anything can be sent: see _first_sender
         try:
-            with _room():
+            with _explain_disk_errors():
                 scratch = tempfile.mkdtemp(prefix="target-", dir=self._scratch)
             own = {"scratch": scratch, "memory": memory, "limited": limited, "patience": self.options.timeout}
             birth = self._ask({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
             if "refused" in birth:
                 raise WorkerError(
-                    f"strict containment is not available here: {birth['refused']}; `sentinel doctor` has "
-                    "details, and --sentinel-sandbox=basic works without it"
+                    f"strict containment is not available here: {birth['refused']}; run `sentinel doctor` for "
+                    "details, or use --sentinel-sandbox=basic, which does not need it"
                 )
             theirs.close()
             try:
@@ -384,7 +384,7 @@ class Preloader:
     def stop(self) -> None:
         """End the preloader and all its processes. It is safe to call at any time, and repeatedly."""
         self._stopped = True
-        # Done before taking the lock, because its holder may be waiting for an answer from this socket.
+        # Done before the lock is taken, because the thread that has the lock may be waiting for data from this socket.
         channel, process = self._channel, self._process
         if channel is not None:
             with contextlib.suppress(OSError):
@@ -417,7 +417,7 @@ _PREFIX = "sentinel-worker-"
 
 
 def _locked_folder() -> tuple[str, int]:
-    """Create a temporary folder, and return its path and its lock. Remove the folders that killed processes left."""
+    """Create and lock a temporary folder; return its path and descriptor. Remove folders that killed processes left."""
     owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
     for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
         with contextlib.suppress(OSError):  # the folder is in use, or belongs to another user
@@ -449,18 +449,19 @@ def _lock_folder(folder: str, how: int) -> int:
 
 
 @contextlib.contextmanager
-def _room() -> Iterator[None]:
+def _explain_disk_errors() -> Iterator[None]:
+    """Raise an ``OSError`` during a ``with`` block as :class:`WorkerError` with advice."""
     try:
         yield
     except OSError as error:
         raise WorkerError(
-            f"the worker has no place for its temporary files: {error.strerror or error}; free some space in "
+            f"the worker cannot write its temporary files: {error.strerror or error}; free some space in "
             f"{os.environ.get('TMPDIR') or 'the temporary folder'}, or set TMPDIR to a folder on another disk"
         ) from error
 
 
 class _Handle:
-    """A worker process that can be ended. ``pid`` is None if the process ended before its first message."""
+    """The connection to a worker process. ``pid`` is None if the process ended before its first message."""
 
     def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
         self._channel = channel
@@ -486,7 +487,7 @@ class TargetProcess(_Handle):
         self._lock = threading.Lock()
         self.dead: Failed | None = None
         if pid is None:
-            self._bury("crash", "the target process ended while it was forked")
+            self._mark_dead("crash", "the target process ended while it was forked")
 
     def load(
         self,
@@ -496,8 +497,8 @@ class TargetProcess(_Handle):
         contract: str,
         moved: Mapping[str, str] | None = None,
     ) -> list[str] | Failed:
-        """Import these modules, the adapter and the contract. Return the files that had no cached byte code; or a
-        failure.
+        """Import these modules, the adapter and the contract. Return the files that had no cached byte code; return a
+        failure if the process ends or does not answer in time.
 
         :param moved: a name that the adapter uses -> its name in this checkout.
         """
@@ -514,9 +515,9 @@ class TargetProcess(_Handle):
         return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process. Return an empty tuple if it ends early or exceeds ``timeout``.
+        """Run several probes in one process. Return an empty tuple if the process ends early or exceeds the time limit.
 
-        The time limit for all probes together is that of a single probe.
+        :param timeout: seconds for all probes together, if this is less than the time limit of a single probe.
         """
         timeout = min(timeout, self._options.timeout)
         message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}
@@ -542,7 +543,7 @@ class TargetProcess(_Handle):
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # set before anything can be sent: see _first_sender
 
         def forked(_: Any) -> Session:
-            theirs.close()  # otherwise the end of the session before its first message would go unnoticed
+            theirs.close()  # otherwise this process would not notice a session that ends before its first message
             return Session(ours, _first_sender(ours, self._options.timeout), self._options)
 
         with theirs:
@@ -556,7 +557,7 @@ class TargetProcess(_Handle):
     def _ask(
         self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer], fd: int = -1
     ) -> _Answer | Failed:
-        """Send a request and return the parsed answer; or a failure if none arrives in time."""
+        """Send a request and return the parsed answer; return a failure if no valid answer arrives in time."""
         if self.dead is not None:
             return self.dead
         nonce = secrets.token_hex(16)
@@ -567,19 +568,19 @@ class TargetProcess(_Handle):
                 protocol.send(self._channel, {**message, "nonce": nonce})
                 if fd >= 0:
                     socket.send_fds(self._channel, [b"!"], [fd])
-                answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
+                answer = _check_nonce(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
             result = parsed(answer)
             if isinstance(result, Failed) and result.kind == "timeout" and time.monotonic() < began + timeout:
                 raise protocol.ProtocolError("the worker reports a timeout before the time limit")
         except TimeoutError:
-            return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
+            return self._mark_dead("timeout", f"the target process did not answer within {timeout:g} s {when}")
         except (EOFError, OSError):
-            return self._bury("crash", f"the target process ended {when}")
+            return self._mark_dead("crash", f"the target process ended {when}")
         except protocol.ProtocolError as error:
-            return self._bury("crash", f"the target process sent an invalid answer {when}: {error}")
+            return self._mark_dead("crash", f"the target process sent an invalid answer {when}: {error}")
         return result
 
-    def _bury(self, kind: WorkerKind, reason: str) -> Failed:
+    def _mark_dead(self, kind: WorkerKind, reason: str) -> Failed:
         self.dead = Failed(kind, reason)
         self.close()
         return self.dead
@@ -605,13 +606,13 @@ class Session(_Handle):
             self._nonce, self._calls = secrets.token_hex(16), list(request["calls"])
             protocol.send(self._channel, {**request, "nonce": self._nonce, "device": self._options.device})
         except OSError:
-            self._bury("the session ended")
+            self._mark_dead("the session ended")
 
     def receive(self) -> Replies | Failed:
         """Return the answer to the last request, or a failure. If the session itself fails, it ends.
 
-        The session reports the end of each call, so each call may take the whole timeout. But all slow calls together
-        may not take longer than one timeout: a function that waits for a server may be called hundreds of times.
+        The session reports the end of each call, so each call may take the whole timeout. All slow calls together may
+        take one timeout, because a function that waits for a server may be called hundreds of times.
         """
         if not self.dead:
             left = timeout = self._options.timeout
@@ -623,26 +624,26 @@ class Session(_Handle):
                     left -= taken if taken > _SLOW * timeout else 0
                     if left < 0:
                         raise TimeoutError
-                    answer = _own(frame, self._nonce)
+                    answer = _check_nonce(frame, self._nonce)
                     if answer != {"alive": True}:
                         return answers.of_session(answer, self._calls)
                 raise protocol.ProtocolError("the worker answered more calls than were requested")
             except TimeoutError:
                 self.hangs = True
                 slow = f"its calls take more than {_SLOW * timeout:g} s each, and more than {timeout:g} s together"
-                self._bury(slow if left < 0 else f"no answer within {timeout:g} s")
+                self._mark_dead(slow if left < 0 else f"no answer within {timeout:g} s")
             except (EOFError, OSError):
-                self._bury("the session ended")
+                self._mark_dead("the session ended")
             except protocol.ProtocolError as error:
-                self._bury(f"the session sent an invalid answer: {error}")
+                self._mark_dead(f"the session sent an invalid answer: {error}")
         return Failed("crash", self.dead)
 
-    def _bury(self, reason: str) -> None:
+    def _mark_dead(self, reason: str) -> None:
         self.dead = reason
         self.close()
 
 
-def _own(answer: Any, nonce: str) -> Any:
+def _check_nonce(answer: Any, nonce: str) -> Any:
     """Check that an answer has the request's nonce, and return the answer without it."""
     if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
         raise protocol.ProtocolError("its nonce differs from the request's")

@@ -41,8 +41,8 @@ SCRATCH_BYTES = 1 << 30
 #: Folders of shared libraries, and the loader's cache.
 SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 
-#: The parts of an environment's folder that its interpreter needs. The rest stays hidden, because the folder may also
-#: be a project or a home folder.
+#: The parts of an environment's folder that its interpreter needs. All other files stay hidden, because the folder may
+#: also be a project or a home folder.
 PARTS = ("bin", "lib", "lib64", "lib32", "include", "share", "pyvenv.cfg")
 
 #: Files that identify this machine.
@@ -53,13 +53,13 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 class ContainmentError(Exception):
-    """Raised if this machine does not allow a namespace, a mount or a limit. The message names it."""
+    """Raised if this machine does not permit a namespace, a mount or a limit, which the message names."""
 
 
 def fork() -> tuple[int, bool]:
     """Fork. If this process is root, the child becomes the first process of a new PID namespace.
 
-    Other users get no new PID namespace: it is possible only inside a user namespace, which a process cannot leave.
+    Other users could create a PID namespace only inside a user namespace, which a process cannot leave.
 
     :return: what :func:`os.fork` returns, and whether the child is the first process of its PID namespace.
     """
@@ -171,7 +171,7 @@ def _place_of(package: str) -> str | None:
 
 
 def _settle_in(scratch: str) -> None:
-    """Set the home, temporary and cache folders to the scratch folder, in all environment variables that name them."""
+    """Set the environment variables for the home, temporary and cache folders to the scratch folder."""
     before = os.environ.get("TMPDIR", "")
     inner = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
     os.environ.update(**inner, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")

@@ -34,9 +34,9 @@ class Settings(dict[str, Any]):
 def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
     """Return the framework's default of an option as a one-element list; an empty list if it is unknown.
 
-    The default comes from the part of the configuration that has the largest number of attributes in common with the
-    stand-in. The list is empty if this number is less than two, if several such parts have different defaults, or if
-    the default refers to another option.
+    The default is taken from the part of the configuration that shares the most attribute names with the stand-in. The
+    list is empty if fewer than two names are shared, if several such parts have different defaults, or if the default
+    refers to another option.
 
     :param sources: dotted paths of configuration classes and argument parsers, or YAML files below an import root.
     :param attributes: the attributes of the stand-in that an adapter uses as the configuration.
@@ -55,7 +55,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
     """Return a configuration, followed by all its nested parts; empty if this version does not have the
     configuration."""
     try:
-        with _uses_forgotten():
+        with _ignore_stub_use():
             whole = _load(source) if source.endswith(".yaml") else _defaults(_lookup(source))
     except (Exception, SystemExit):
         return ()
@@ -69,7 +69,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _uses_forgotten() -> Iterator[None]:
+def _ignore_stub_use() -> Iterator[None]:
     """Discard the record of the stub modules that are used during a ``with`` block."""
     used = stubs.state().used
     length = len(used)

@@ -81,11 +81,11 @@ def wrap(
 
     :param command: starts with the path of the interpreter.
     :param scratch: the only writable folder, in memory.
-    :param readable: folders that it may read besides its environment and Sentinel's code.
+    :param readable: folders that the interpreter may read besides its environment and Sentinel's code.
     :param hidden: subfolders of ``readable`` that must appear empty.
     :param devices: files of ``/dev`` to expose besides the harmless ones.
-    :param packages: packages whose folders it may read if they are editable installs. torch and numpy are always
-        included.
+    :param packages: packages whose folders the interpreter may read if they are editable installs. torch and numpy are
+        always included.
     :raises InterpreterError: if ``command`` starts with a script, because a script may start any program.
     """
     python = shutil.which(command[0]) or command[0]

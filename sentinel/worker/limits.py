@@ -12,10 +12,10 @@ from pathlib import Path
 #: Maximum processes and threads of one strictly contained target process. A probe needs few.
 MOST_PROCESSES = 256
 
-#: Maximum new processes of the user. This limit stops a fork bomb where one target's processes cannot be counted alone.
+#: Maximum number of new processes of the user. It stops a fork bomb where all processes of a user count together.
 SPARE_PROCESSES = 4096
 
-#: User ids to which root changes in strict containment. systemd uses the same ids for services without a user.
+#: User ids to one of which root changes in strict containment. systemd uses the same ids for services without a user.
 USERS = range(61184, 65520)
 
 #: Maximum bytes of one file.

@@ -46,8 +46,8 @@ def load_contract(file: str, name: str) -> Contract:
 
 
 def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
-    """Return the adapter's binding of a function. If there is none, return one that passes the recipe's arguments on
-    unchanged."""
+    """Return the adapter's binding of a function. If the adapter has none, return a binding that passes the recipe's
+    arguments to the function unchanged."""
     target: Target = load_file(Path(adapter)).TARGET
     return target.binding(boundary, contract) or Binding(boundary, contract, call=_plain_call)
 
@@ -172,7 +172,7 @@ def find_boundary(
 ) -> calling.Boundary:
     """Return the function at the first of the binding's paths that exists in this checkout.
 
-    :param at: a path to try first. It counts only if a registry of the framework has the function or its class.
+    :param at: a path to try first. It is ignored unless a registry of the framework contains its function or class.
     :raises DriftError: if the checkout has none of the paths, or lacks a module that the adapter needs for the call.
     """
     paths = [*binding.paths, *(MOVED[name] for name in binding.paths if name in MOVED)]
@@ -234,7 +234,7 @@ def observe(
         return {key: tensors.observe(value) for key, value in contract.measure(answered, live).items()}
 
 
-#: The last return value of the adapter, for the message of an adapter error.
+#: The adapter's last return value, quoted in the message of an adapter error.
 _answer: list[Any] = []
 
 
@@ -302,10 +302,9 @@ def stub_failure(provenance: Any = None, trace: str = "") -> dict[str, Any]:
 def describe(
     error: BaseException, preparation: Preparation | None, roots: tuple[str, ...], traced: bool = True
 ) -> dict[str, Any]:
-    """Return the failure for an exception.
+    """Return the failure that describes an exception, as JSON data.
 
-    :param traced: whether to add the traceback of the framework's code. Sessions omit it, because formatting takes
-        time.
+    :param traced: whether to add the traceback. Sessions omit it, because formatting it takes time.
     """
     provenance = preparation.provenance if preparation is not None else None
     text = f"{type(error).__name__}: {error}"
@@ -360,8 +359,8 @@ def describe(
 
 
 def _adapter_error(error: BaseException, text: str, place: TracebackType, binding: Binding) -> str:
-    """Return the message for an exception in an adapter. It names the place and, if a key is missing, the key and what
-    the adapter returned."""
+    """Return the message for an exception in the adapter or contract: the exception or the missing key, what the
+    adapter returned, and the place."""
     file, line = place.tb_frame.f_code.co_filename, place.tb_lineno
     where = f"{os.path.basename(os.path.dirname(file))}/{os.path.basename(file)}:{line}"
     answer = _answer[0] if _answer else None

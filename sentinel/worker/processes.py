@@ -114,7 +114,7 @@ def _signal(own: int, number: int, flags: int = 0) -> bool:
 
 
 def _comes_from_here(pid: int) -> bool:
-    """Return True if a process is a descendant of this one, or if ``/proc`` hides the answer."""
+    """Return True if a process is a descendant of this one, or if ``/proc`` does not show its parents."""
     here = os.getpid()
     while pid not in (here, 0):
         try:

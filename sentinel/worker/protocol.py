@@ -26,7 +26,7 @@ MAX_TEXT = 4 * 1024 * 1024
 #: tensor counts, because a tensor without elements may have millions of rows.
 MAX_VALUES = 1 << 18
 
-#: Maximum nesting of containers, and axes of a tensor.
+#: Maximum depth of nested containers, and maximum number of a tensor's axes.
 _DEEPEST = 32
 
 _TAG = "$"
@@ -69,7 +69,7 @@ def decode(frame: bytes) -> Any:
             raise ProtocolError("a frame has bytes after its last tensor")
         return value
     except (struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise ProtocolError(f"not a frame: {str(error)[:200]}") from None
+        raise ProtocolError(f"the bytes are not a valid frame: {str(error)[:200]}") from None
 
 
 def frame_length(start: bytes | bytearray) -> int | None:
@@ -214,7 +214,7 @@ class _Reading:
             return Attribute(_text(node["p"]))
         if tag == "device":
             return Device(_text(node["p"]))
-        raise ProtocolError("an unknown tag")
+        raise ProtocolError("a value has an unknown tag")
 
     def _mapping(self, pairs: Any, depth: int) -> dict[str, Any]:
         self._count(len(_list(pairs)))
@@ -256,7 +256,7 @@ class _Reading:
     def _count(self, values: int) -> None:
         self._left -= values
         if self._left < 0:
-            raise ProtocolError(f"more than {MAX_VALUES} values")
+            raise ProtocolError(f"a frame has more than {MAX_VALUES} values")
 
 
 def _text(node: Any) -> str:

@@ -34,7 +34,7 @@ _PLAIN = (type(None), bool, int, float, str)
 def observe_calls(
     measure: Callable[[Any, Mapping[str, Any]], Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Call a boundary once, and return under ``calls`` the arguments and the result of each call of its function.
+    """Call a boundary once. Return ``{"calls": [...]}``: the arguments and the result of each call of its function.
 
     :param boundary: a :class:`sentinel.worker.calling.Boundary`.
     """

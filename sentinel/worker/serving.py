@@ -49,7 +49,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
     * ``observation`` or ``refused``;
     * ``effects`` if the call was watched: its side effects, or the failure of its repetition.
 
-    The request may have ``describe``. Depending on its value, the answer also has:
+    The optional key ``describe`` of the request selects what else the answer has:
 
     * ``"lines"``: the branches that ran (:class:`_BranchTracer`);
     * a mapping: the lines that ran (:class:`_LineTracer`), and with the key ``beside`` also, for each call, values that
@@ -123,7 +123,7 @@ class Server:
             try:
                 preparation = self._prepare(request, call["boundary"]) if call.get("boundary") else main
             except BaseException as error:
-                # Only laws that compare two implementations need this function, so the other calls go on.
+                # Only laws that compare two implementations need this function, so the other calls continue.
                 failure = probe.describe(error, None, self._roots, traced=False)["failure"]
                 kind = "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]
                 answers[name] = {"refused": {**failure, "kind": kind}}
@@ -246,11 +246,11 @@ class _Tracer:
 
 
 class _LineTracer(_Tracer):
-    """Records the lines that run in calls that return. It also sets the options that a call requests, by changing the
-    arguments (and configurations inside them) when the call enters the target's code.
+    """Records the lines that run, unless the call raises. Also sets the options that a call requests: it changes the
+    arguments, and configurations inside them, when the call enters the framework's code.
 
     :param lines: file below the checkout -> ranges of lines. Only functions that begin in one of these ranges are
-        recorded. With None, all functions of the target are recorded, and files are named relative to their import
+        recorded. With None, all functions of the framework are recorded, and files are named relative to their import
         root.
     """
 
@@ -300,7 +300,7 @@ class _LineTracer(_Tracer):
         """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Start to record a function call if the function is watched. For most calls this is one dictionary lookup."""
+        """Start to record a function call if the function is watched. Most calls cost only one dictionary lookup."""
         code = frame.f_code
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:
@@ -345,7 +345,7 @@ class _LineTracer(_Tracer):
         """Record the return value of a function, and the arguments that it changes."""
 
     def _turn(self, frame: Any) -> None:
-        """Change the arguments of a function that is about to run: set the options that the call requests."""
+        """Set the options that the call requests in the arguments of a function that is about to run."""
         local, names = frame.f_locals, argument_names(frame.f_code)
         arguments = {name: local[name] for name in names if name in local}
         for name, value in [*replaced_arguments(arguments, self._settings)]:
@@ -381,8 +381,8 @@ class _OutsideContract(_LineTracer):
     :param functions: dotted paths of other functions whose return values and mutated arguments are recorded too.
     :param values: records the values of the expressions that the patch changes.
     :param gradients: whether to record the gradients of returned values instead of the values. This runs a backward
-        pass during the call, which may change tensors that the boundary still needs, so ignore the call's other
-        results.
+        pass during the call. Ignore the call's other results, because the pass may change tensors that the boundary
+        still needs.
     """
 
     def __init__(

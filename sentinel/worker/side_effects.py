@@ -34,7 +34,7 @@ _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
 class Watch:
-    """Wraps a call of the boundary, and records changed inputs and changed global state."""
+    """Calls the boundary, and records which inputs and which global state the call changes."""
 
     def __init__(self, call: Callable[..., Mapping[str, Any]]) -> None:
         self._call = call
@@ -126,7 +126,7 @@ def global_state() -> dict[str, Any]:
 
 
 def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
-    """Set options in every configuration inside a value. Yield functions that undo this."""
+    """Set options in every configuration inside a value. Yield functions that restore the old values."""
     kind = type(value)
     if not depth or issubclass(kind, (str, StubModule, *_PLAIN)) or kind.__module__ == "unittest.mock":
         return
@@ -236,8 +236,8 @@ def _other_number(value: Any, way: str) -> Any:
 
 
 def _spread(name: str, value: Any) -> Any:
-    """Return the value that an option takes from a similar argument. If this value is a mask and the option is not,
-    return numbers below, at and above 1."""
+    """Return the value of a similar argument for an option. If this value is a mask but the option is not a mask,
+    return numbers below, at and above 1 instead."""
     if "mask" in name or not isinstance(value, torch.Tensor) or value.dtype.is_complex:
         return value
     if value.dtype.is_floating_point and not ((value == 0) | (value == 1)).all():

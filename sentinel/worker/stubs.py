@@ -25,9 +25,9 @@ _ONLY_WHERE_NAMED = """
     accelerate anyio beartype datasets dill huggingface_hub jaxtyping msgspec multiprocess pandas psutil pyarrow
     pydantic pydantic_core regex safetensors tokenizers tqdm transformers typer xxhash
 """
-#: Packages of which no single version suits all frameworks, and their dependencies. Only a target that names one in
-#: ``preload`` gets the real package. For all other targets it counts as missing even if it is installed, so that their
-#: verdicts do not depend on it.
+#: Packages of which no single version suits all frameworks, and their dependencies. Only a target that names such a
+#: package in ``preload`` imports the real one. For all other targets the package counts as missing even if it is
+#: installed, so that their verdicts do not depend on it.
 ONLY_WHERE_NAMED = frozenset(_ONLY_WHERE_NAMED.split())
 
 _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
@@ -38,13 +38,13 @@ class StubUsedError(RuntimeError):
 
 
 class StubState:
-    """The stub modules of this process, and which of them were used.
+    """The state of this process's stub modules: whether using one raises, and which were used.
 
     :ivar probing: True while a probe runs: using a stub module is then recorded and raises. False during imports,
         including imports of the target's own modules inside a probe.
     :ivar used: the stub modules used while probing, by dotted name.
-    :ivar answer: a function that gets the dotted name of a stub module that is called while probing. It returns a
-        one-element tuple with the result of the call, or None if the call must raise.
+    :ivar answer: called with a stub module's dotted name when the framework calls the stub during a probe. Returns a
+        one-element tuple with the result of this call, or None if the call must raise.
     """
 
     def __init__(self) -> None:
@@ -213,11 +213,11 @@ for _name in (*_INERT, *_OPERATORS.split()):
 class ImportRecorder:
     """Replaces ``builtins.__import__``: returns stub modules, and records which module imported which.
 
-    :param roots: absolute directories of the target's packages; only statements in their files are handled.
+    :param roots: absolute directories of the target's packages; only import statements in their files are handled.
     :param packages: the target's own top-level names, which never become stub modules.
     :param versions: package -> the version of its stub module, for a target that rejects other versions. The stub has
         it as ``__version__``, and ``importlib.metadata.version`` returns it to the target's own files.
-    :param real: the packages that the target names in ``preload``.
+    :param real: the packages that the target names in ``preload``; they are never replaced if they are installed.
     """
 
     def __init__(

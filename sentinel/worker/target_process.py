@@ -23,8 +23,8 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     """Answer ``import`` and ``probe`` requests until the socket is closed.
 
     :param spec: ``roots`` (import roots), ``packages``, ``package_roots`` (absolute), ``scratch`` (working directory),
-        ``pycache``, ``trace`` (the checkout's folder, if lookups in it are recorded). A process without roots is an
-        oracle process.
+        ``pycache``, ``trace`` (the checkout's folder if lookups in it are recorded, otherwise empty). A process without
+        roots is an oracle process.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
@@ -67,7 +67,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
         else:
             works: dict[str, Callable[[], Any]] = {
                 "probe": partial(trace.with_questions, partial(probe.run, request, roots, recorder)),
-                "probes": partial(_one_after_the_other, request, roots, recorder),
+                "probes": partial(_run_probes, request, roots, recorder),
                 "describe": partial(codes.describe, request.get("source", "")),
                 "bare": probe.run_bare,
             }
@@ -80,7 +80,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     os._exit(0)
 
 
-def _one_after_the_other(
+def _run_probes(
     request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.ImportRecorder | None
 ) -> dict[str, Any]:
     answers = []
@@ -95,7 +95,7 @@ def _one_after_the_other(
 def _session(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
     """Fork a session that answers on the socket sent with the request."""
     _, fds, _, _ = socket.recv_fds(channel, 1, 1)
-    # Also reaps ended sessions, which would count against the limit of processes.
+    # This also reaps ended sessions, which would count against the limit of processes.
     processes.kill_children(spare=_living_sessions())
     gc.freeze()
     pid = os.fork()
@@ -134,7 +134,7 @@ def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce
             os.close(read)
             channel.close()
             limits.limit_time(timeout)
-            _leaf(work, write, nonce)
+            _run_in_fork(work, write, nonce)
         finally:
             os._exit(1)
     os.close(write)
@@ -154,11 +154,11 @@ def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce
     try:
         protocol.decode(frame)
     except protocol.ProtocolError as error:
-        return probe.failure("crash", f"it sent an invalid answer: {error}") if whole else _how_it_ended(status)
+        return probe.failure("crash", f"the process sent an invalid answer: {error}") if whole else _explain_end(status)
     return frame
 
 
-def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
+def _run_in_fork(work: Callable[[], Any], write: int, nonce: str) -> None:
     pid = os.getpid()
     os.setsid()
     processes.die_with_parent()
@@ -209,7 +209,7 @@ def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
                 return bytes(parts), None
 
 
-def _how_it_ended(status: int) -> dict[str, Any]:
+def _explain_end(status: int) -> dict[str, Any]:
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
         kind = "memory" if name == "SIGKILL" else "crash"
@@ -221,6 +221,6 @@ def _how_it_ended(status: int) -> dict[str, Any]:
 
 _TOO_LONG = probe.failure(
     "crash",
-    f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB, or {protocol.MAX_TEXT >> 20} MiB without tensors, or "
+    f"the answer exceeds a limit: {protocol.MAX_FRAME >> 20} MiB, {protocol.MAX_TEXT >> 20} MiB without tensors, or "
     f"{protocol.MAX_VALUES} values",
 )

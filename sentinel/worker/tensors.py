@@ -41,10 +41,10 @@ _OURS = ("sentinel.", "sentinel_file_")
 
 
 class _OnDevice(TorchFunctionMode):
-    """Creates tensors on the scenario's device if an adapter or contract does not name a device.
+    """Creates the tensors of adapters and contracts on the scenario's device, unless the call names a device.
 
-    Calls in the framework's own code are not changed: if the framework creates a tensor on another device than that of
-    its arguments, this is a bug, and the probe must show it.
+    Calls in the framework's own code are not changed. If the framework creates a tensor on another device than its
+    arguments have, this is a bug, which the probe must show.
     """
 
     def __init__(self, device: str) -> None:
@@ -59,7 +59,7 @@ class _OnDevice(TorchFunctionMode):
         return function(*arguments, **options)
 
 
-#: The code object of the function through which every call of torch goes while :func:`on_device` is active.
+#: The code object of the method that wraps every torch function while :func:`on_device` is active.
 PASSED_ON = _OnDevice.__torch_function__.__code__
 
 
@@ -71,7 +71,7 @@ def on_device(device: str) -> AbstractContextManager[object]:
 def _strided(value: torch.Tensor) -> torch.Tensor:
     """Return a non-contiguous tensor with these values.
 
-    The gaps between the values contain NaN or the largest integer. Code that reads the gaps then returns wrong results.
+    The gaps between the values contain NaN or the largest integer, so that code that reads them returns wrong results.
     """
     if value.dim() == 0:
         return value
@@ -83,16 +83,16 @@ def _strided(value: torch.Tensor) -> torch.Tensor:
 
 
 def from_torch(value: torch.Tensor) -> Tensor:
-    """Return a tensor as data.
+    """Convert a torch tensor to a literal.
 
     :raises TypeError: if its values cannot be read (meta, sparse, quantised).
     """
     if value.layout is not torch.strided or value.device.type == "meta":
-        raise TypeError(f"a tensor without plain values was returned (layout {value.layout}, device {value.device})")
+        raise TypeError(f"a tensor's values cannot be read: its layout is {value.layout}, its device {value.device}")
     plain = value.detach().to("cpu").contiguous()
     dtype = str(plain.dtype).removeprefix("torch.")
     if dtype not in STORAGE:
-        raise TypeError(f"a tensor of dtype {dtype} was returned")
+        raise TypeError(f"a tensor has the dtype {dtype}, which Sentinel does not support")
     if dtype == "bfloat16":
         plain = plain.view(torch.int16)
     return Tensor(dtype, tuple(value.shape), plain.numpy().tobytes(), bool(value.requires_grad))

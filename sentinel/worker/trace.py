@@ -1,8 +1,8 @@
-"""Record which modules, files and folders of a checkout a process looked up.
+"""Record the modules, files and folders of a checkout that a process looks up.
 
-A worker is deterministic: it has a fixed hash seed, one thread and no network. So if two revisions give equal answers
-to these lookups, they run the same code with the same result. Sweeps over history rely on that. Lookups of missing
-files are recorded too, because a file that a later revision adds could shadow another one.
+A worker is deterministic: it has a fixed hash seed, one thread and no network. So if all of these lookups have the same
+result at two revisions, both revisions run the same code with the same result. Sweeps over history rely on that.
+Lookups of missing files are recorded too, because a file that a later revision adds could shadow another one.
 
 Each lookup is recorded as a line, ``<kind>:<path below the checkout>``:
 
@@ -14,7 +14,7 @@ Each lookup is recorded as a line, ``<kind>:<path below the checkout>``:
 ``d:pkg``
     the folder was listed
 ``t:``
-    the lookups are unknown; only an identical tree gives the same answers
+    the lookups are unknown; two revisions then count as equal only if their trees are identical
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-#: Recorded if the lookups are unknown: two revisions then count as equal only if their trees are identical.
+#: Recorded instead of all lookups if they are unknown.
 EVERYTHING = "t:"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"
@@ -47,7 +47,7 @@ class Trace:
         self.paused = False
 
     def install(self) -> None:
-        """Start to record. An audit hook cannot be removed, so the process must have only one checkout."""
+        """Start to record. A process can do this for only one checkout, because an audit hook cannot be removed."""
         sys.addaudithook(self._audit)
         for name in ("stat", "lstat", "access", "readlink"):  # these functions raise no audit events
             setattr(os, name, self._watch(getattr(os, name)))
@@ -99,7 +99,7 @@ class Trace:
 
 
 def _module_of(path: str) -> str:
-    """Return the module lookup that includes a source file."""
+    """Return the path (as in ``m:``) of the module lookup that includes a source file; empty for other files."""
     stem = path.removesuffix(".py")
     return stem.removesuffix("/__init__") if stem != path else ""
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from sentinel.worker import codes, stubs
 
-#: Newer syntax: (first version with it, pattern for the line, message of an older parser).
+#: Newer syntax: (first Python version, pattern of the line, pattern of an older parser's message).
 _SYNTAX: tuple[tuple[tuple[int, int], str, str], ...] = (
     ((3, 11), r"\bexcept\s*\*", ""),
     ((3, 12), r"^\s*type\s+\w+\s*(\[.*\])?\s*=", ""),
@@ -65,7 +65,7 @@ def needed_import(error: BaseException, file: str) -> str:
 
 
 def missing_origins(error: BaseException, file: str) -> list[str]:
-    """Return the packages that are not installed and from which a file imports the undefined name of a NameError."""
+    """Return the missing packages from which a file imports the undefined name of a NameError; empty otherwise."""
     if not isinstance(error, NameError) or not error.name:
         return []
     packages = origins(error.name, codes.describe(file)["names"])

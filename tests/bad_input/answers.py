@@ -1,4 +1,4 @@
-"""Define the result of a command. This is a separate module because every folder has a ``conftest``."""
+"""The class for the result of a command. It is not in ``conftest``, because other folders have a ``conftest`` too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Answer:
         return self.out + self.err
 
     def says(self, *sentences: str) -> Answer:
-        """Check that each sentence is in the output, on one line, and that no traceback of Sentinel is."""
+        """Check that the output contains each sentence on one line, and no traceback of Sentinel."""
         for sentence in sentences:
             assert any(sentence in line for line in self.text.splitlines()), self.text
         assert self.text.count("Traceback (most recent call last)") == self.text.count("upstream's traceback:")

@@ -72,7 +72,7 @@ def test_an_invalid_command_line_is_a_usage_error(arguments, says, run_sentinel,
 
 @pytest.mark.parametrize("place", ["reports", "reports/below", "reports/../reports/x"])
 def test_an_unwritable_report_folder_is_an_error(place, demo, broken_tree, here, snapshot):
-    """A file has the folder's name. Permissions would not stop a test that runs as root."""
+    """A file has the folder's name. (Permissions would not stop a test that runs as root.)"""
     (here / "reports").write_text("mine")
     before = snapshot()
     answer = demo(f"--sentinel-repo={broken_tree}", f"--sentinel-report-dir={place}")
@@ -84,7 +84,7 @@ def test_an_unwritable_report_folder_is_an_error(place, demo, broken_tree, here,
 
 @pytest.mark.slow
 def test_a_missing_git_is_reported(here, pytester, demo_home, fixed_tree, monkeypatch):
-    """A working tree needs no git; a ref that needs git is a usage error."""
+    """A working tree is decided without git; a ref that needs git is a usage error."""
     (here / "bin").mkdir()
     monkeypatch.setenv("PATH", str(here / "bin"))
     options = ["-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-recipes=good", "--sentinel-laws=off"]

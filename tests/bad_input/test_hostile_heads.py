@@ -13,8 +13,8 @@ from sentinel.reports.store import files, load
 
 LOSSES = "demo_rl/losses.py"
 
-#: Code at the top of the boundary's module -> the verdict and words of its reason. The level of containment is
-#: ``basic``, or ``strict`` if the result differs.
+#: Code at the top of the boundary's module -> the verdict under ``basic`` containment, and words of its reason.
+#: ``CONTAINED`` has the results that differ under ``strict``.
 HEADS = {
     "crashes": ("import ctypes\nctypes.string_at(0)", "inconclusive", "crash: the process was killed by SIGSEGV"),
     "kills its group": ("import os\nos.killpg(0, 9)", "inconclusive", "killed by SIGKILL"),

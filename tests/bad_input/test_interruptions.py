@@ -1,4 +1,4 @@
-"""Runs that a signal ends, as separate processes. ``test_plugin_processes.py`` tests Ctrl-C."""
+"""Runs in separate processes that a signal ends. ``test_plugin_processes.py`` tests Ctrl-C."""
 
 import os
 import select

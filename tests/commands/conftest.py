@@ -174,7 +174,7 @@ def _tiny_home(tiny: Tiny, tiny_catalog: Catalog, tmp_path_factory: pytest.TempP
 @pytest.fixture
 def mirrored(_tiny_home: Path, tmp_path: Path) -> None:
     """A ``SENTINEL_HOME`` with a mirror of ``tiny``."""
-    shutil.copytree(_tiny_home / "mirrors", tmp_path / "home" / "mirrors")  # processes of other tests stay open
+    shutil.copytree(_tiny_home / "mirrors", tmp_path / "home" / "mirrors")  # a copy, because tests change it
 
 
 @pytest.fixture(scope="session")

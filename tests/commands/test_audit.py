@@ -388,7 +388,7 @@ def test_bugs_of_other_trainers_do_not_concern_a_script(
 def test_a_function_in_a_trainers_module_belongs_to_the_trainer(
     run_sentinel, mirrored, tree_with_classes, tmp_path, trainer, script
 ):
-    """Unless the script or one of its trainers names it. A data collator is such a function."""
+    """It does not belong to the trainer if the script or another trainer names it, as with a data collator."""
     losses = tree_with_classes / "tiny" / "losses.py"
     losses.write_text(f"{losses.read_text()}\n\nclass OtherTrainer: ...\n")
     trainers = TRAINERS.replace("OtherTrainer", "ThirdTrainer")
@@ -665,7 +665,7 @@ def filled(tree_with_classes: Path) -> Path:
 def test_an_option_that_the_scripts_parser_rejects_is_an_error(
     run_sentinel, mirrored, filled, tmp_path, monkeypatch, call, words, raises
 ):
-    """The parser's other classes and its own keys are known, so they get no suggestion."""
+    """Options of the parser's other classes, and the parser's own keys, are valid."""
     monkeypatch.chdir(tmp_path)
     Path("run.yaml").write_text("clip: 0.2\nclipp: 0.1\nlora_r: 4\nsize: 2\nenv: {A: b}\n")
     Path("train.py").write_text(FILLED.format(call))
@@ -772,7 +772,7 @@ def test_a_misspelled_section_is_named_with_the_nearest_one(run_sentinel, mirror
 
 @pytest.mark.parametrize("setting", ["actor.clip=much", "actor.loss_agg_mode=token-men", "actor.clip=0.2"])
 def test_a_value_that_the_version_does_not_accept_is_an_error(run_sentinel, mirrored, tree_with_options, setting):
-    """Whatever the bugs depend on."""
+    """The value is an error even if no bug depends on the option."""
     (tree_with_options / "tiny" / "config.yaml").write_text("actor: {loss_agg_mode: token-mean, clip: 0.1, lr: 1}\n")
     (tree_with_options / "tiny" / "modes.py").write_text(MODES)
     _rewritten(tree_with_options, affects="[{when: {actor.lr: '> 0'}}]")
@@ -1007,7 +1007,7 @@ def test_settings_from_a_missing_file_count_as_unknown(run_sentinel, mirrored, t
 
 @pytest.mark.slow
 def test_a_configuration_named_by_the_command_is_found_in_the_copy(run_sentinel, mirrored, tree_with_options):
-    """If it is in neither place, it may set any option."""
+    """If the file is neither there nor in the current folder, it may set any option."""
     command = "python -m tiny.main --config-path=config --config-name={} actor.clip=0.2"
     audit = ("audit", "tiny", "--repo", tree_with_options, "--")
     answer = run_sentinel(*audit, *command.format("config").split())

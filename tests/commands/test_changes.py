@@ -110,8 +110,8 @@ def test_every_other_verdict_is_listed(run_sentinel, place, verdict, kind, says)
 
 @pytest.mark.parametrize("unasked", [True, False])
 def test_a_newly_broken_law_is_newly_seen(run_sentinel, overnight, unasked):
-    """The law may not have been decided before, or the search drew other scenarios. `sentinel diff` compares on the
-    same scenarios.
+    """It is not called worse: the law may not have been decided before, or the search drew other scenarios. Only
+    `sentinel diff` uses the same scenarios.
     """
     for folder, name in (("tonight", "recorded"), ("recorded", "tonight")):
         [file] = Path(folder).glob("tiny/*/*.json")

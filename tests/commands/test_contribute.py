@@ -96,7 +96,7 @@ def test_a_fix_that_changes_only_the_bug_passes(run_sentinel, fixed_by):
     ],
 )
 def test_upstreams_tests_run_without_and_with_the_fix(run_sentinel, few_scenarios, fixed_by, does, option):
-    """This includes tests whose configuration colours the output, or that cannot start here."""
+    """This includes a conftest that colours the output, and a conftest that fails here, which is then disabled."""
     file = fixed_by()
     told = """\
   - {file: tests/conftest.py, new: "def pytest_configure(config):\\n    DOES\\n"}
@@ -114,7 +114,7 @@ regression: [tests/test_mean.py::test_mask]
 
 
 def test_a_hanging_conftest_is_disabled_for_later_tests(monkeypatch):
-    """Both test files run with it once, and then without it on both sides."""
+    """Both test files run with the conftest once, and then without it, both before and after the fix."""
     ran: list[bool] = []
 
     def output_of(command: list[str], *_: Any) -> str | None:
@@ -226,7 +226,7 @@ def test_a_log_without_a_passing_run_is_rejected(run_sentinel, fixed_by):
     ],
 )
 def test_a_failing_fix_is_reported(run_sentinel, few_scenarios, fixed_by, mended, told):
-    """The fix has no effect, returns a third value, or is right only for the recipe's scenario."""
+    """The fix has no effect, gives a new wrong value, or is right only for the recipe's scenario."""
     fixed_by(mended)
     answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests")
     assert answer.status == 1
@@ -246,7 +246,7 @@ def test_a_function_that_runs_the_fixed_code_may_change_if_the_fix_says_so(
 ):
     file = fixed_by()
     file.write_text(file.read_text() + changes)
-    # As if the bug were in another function, and no law of this one showed it.
+    # This simulates a bug in another function that breaks no law of this one.
     monkeypatch.setattr("sentinel.tools.upstream.trying._decide", lambda *_: [])
     monkeypatch.setattr("sentinel.tools.upstream.trying._broken", lambda *_: set())
     problems = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests", "--json").json()["TINY-MEAN"]["problems"]
@@ -304,7 +304,7 @@ def test_contribute_writes_the_patch_and_the_pages(run_sentinel, few_scenarios, 
     git(clone, "checkout", "-q", tiny.buggy)
     git(clone, "am", "-q", "--keep-non-patch", str((folder / "fix.patch").absolute()))
     assert git(clone, "log", "-1", "--format=%s") == "[loss] fix: mask the numerator of the mean"
-    assert "The numerator" not in git(clone, "log", "-1", "--format=%b")  # the error and the fix, without the cause
+    assert "The numerator" not in git(clone, "log", "-1", "--format=%b")  # not the cause
     assert git(clone, "diff", "--name-only", tiny.buggy).split() == ["tests/test_losses.py", "tiny/losses.py"]
 
 

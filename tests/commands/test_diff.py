@@ -320,7 +320,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
 
 @pytest.mark.slow
 def test_options_of_a_changed_line_are_set_together_with_those_leading_to_it(run_sentinel, tree):
-    """A group size has no effect until groups are on, and groups of one row hide the difference."""
+    """Here, a group size has no effect until groups are enabled, and groups of one row hide the difference."""
     code = """
 class Config:
     def __init__(self):
@@ -370,7 +370,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 
 def test_all_conditions_before_a_changed_line_are_met_together(run_sentinel, tree):
-    """The line depends on two options and on an argument that no scenario sets, two calls away."""
+    """The line is two calls away. It depends on two options, and on an argument that no scenario sets."""
     code = """
 class Config:
     def __init__(self):
@@ -574,7 +574,7 @@ def test_a_removed_function_without_a_similar_one_is_worse_if_it_is_still_called
 
 @pytest.mark.slow
 def test_a_removed_function_is_searched_under_another_name(run_sentinel, tree):
-    """Two new functions are as similar, and no caller names one of them."""
+    """Two new functions are equally similar, and no caller names either, so the first one is only suggested."""
     body = "\n".join(f"    part_{n} = loss_mat[:, {n}:].sum() / loss_mask[:, {n}:].sum()" for n in range(4))
     code = f"def agg_loss(loss_mat, loss_mask):\n{body}\n    return part_0\n"
     both = "\n\n".join(code.replace("agg_loss", name).replace("part_0\n", "part_1\n") for name in ("first", "second"))
@@ -770,7 +770,7 @@ def test_a_new_exception_is_a_difference(run_sentinel, tree):
 def test_a_result_that_the_adapter_can_no_longer_use_is_a_difference(
     where, state, run_sentinel, tree, tiny, catalog, tmp_path, monkeypatch
 ):
-    """If the adapter fails in every call, it does not fit the revision, and nothing is compared."""
+    """If only some calls of the adapter fail, this is a difference. If all fail, nothing is compared."""
     text = (tiny.recipe.parents[2] / "adapters" / "tiny.py").read_text()
     call = "def _call(boundary, inputs):\n    return {'loss': boundary.invoke(inputs).sum()}\n\n\nTARGET = Target("
     text = text.replace("TARGET = Target(", call).replace('outputs=("loss",)', "call=_call")
@@ -838,7 +838,7 @@ def test_a_boundary_that_now_always_raises_is_worse(run_sentinel, tree, code, sa
     ],
 )
 def test_a_module_that_no_longer_imports_is_worse(run_sentinel, tree, file, text, said):
-    """This holds whether the boundary's own code is unchanged or cannot be read."""
+    """This holds if the boundary's own code is unchanged, and also if it cannot be read."""
     one, other = (tree(name, CODE.format(returned=MENDED)) for name in ("one", "other"))
     Path(other.removeprefix("path:"), "tiny", f"{file}.py").write_text(text)
     answer = run_sentinel("diff", "tiny", one, other, *FEW)
@@ -1017,7 +1017,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 @pytest.mark.slow
 def test_no_difference_is_claimed_only_when_the_changed_lines_ran(run_sentinel, tree):
-    """No scenario and no option runs the changed lines, and equal numbers under another condition prove nothing."""
+    """If no scenario and no option runs the changed lines, equal numbers of other lines prove nothing."""
     before, after = (GUARDED.format(first="pass", factor=factor) for factor in (2, 2.0))
     answer = run_sentinel("diff", "tiny", tree("one", before), tree("other", after), *FEW)
     assert answer.status == 2
@@ -1129,14 +1129,14 @@ def test_a_partly_run_line_is_not_examined(run_sentinel, tree, line):
     answer = run_sentinel("diff", "tiny", before, after, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False)
     reason = "a part of the line may not have run"
-    if " for " in line and sys.version_info >= (3, 12):  # the parts of a comprehension are not told apart
+    if " for " in line and sys.version_info >= (3, 12):  # the parts of a comprehension are not distinguished
         reason = "it ran, but no compared result depends on it"
     assert f"tiny/losses.py:4 agg_loss ({reason}" in answer.out
 
 
 @pytest.mark.slow
 def test_the_mask_of_a_scenario_is_shown(run_sentinel, tree):
-    """Words for its layout, which both revisions reject as a mask, do not show that the mask has no effect."""
+    """Scenarios with a text instead of the mask raise at both revisions, which does not prove that it has no effect."""
     refs = [
         tree(name, ONE_LINE.format(line=line)) for name, line in (("one", "pass"), ("other", "loss = loss_mat.mean()"))
     ]
@@ -1435,8 +1435,8 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
 @pytest.mark.slow
 @pytest.mark.parametrize("both", [True, False])
 def test_values_not_finite_at_both_revisions_are_undecided(run_sentinel, tree, both):
-    """They do not count as equal. They are listed only if they could hide a difference, because no scenario that runs
-    the changed line has a finite number."""
+    """They do not count as equal. They are listed only if they could hide a difference: if no scenario that runs the
+    changed line gives a finite number."""
     part = (
         "loss_mat.sum() * float('nan')"
         if both
@@ -1519,7 +1519,7 @@ def test_a_repeated_signal_interrupts_once(run_sentinel, tiny, monkeypatch, numb
 
 @pytest.mark.slow
 def test_sigterm_keeps_the_finished_results(tiny, tree, tmp_path):
-    """A separate process, ended like a job at its time limit. The second boundary hangs."""
+    """The command runs in a separate process, and is ended like a job at its time limit. The second boundary hangs."""
     hangs = "    import time\n    time.sleep({})\n    return (loss_mat * loss_mask).sum() / loss_mask.sum()\n"
     one = tree("one", CODE.format(returned="loss_mat.sum() / loss_mask.sum()") + SECOND + hangs.format(599))
     other = tree("other", CODE.format(returned=MENDED) + SECOND + hangs.format(598))
@@ -1585,7 +1585,7 @@ RIGHT, WRONG = "(loss_mat * loss_mask).sum() / loss_mask.sum()", "(loss_mat * lo
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("other", [RIGHT, WRONG], ids=["right", "wrong"])
 def test_a_key_that_leads_to_another_function_is_compared(run_sentinel, tree, entry, other):
-    """No line of the function differs that the key led to."""
+    """Both revisions have the same code of the function to which the key led at first."""
     one, two = (REGISTERED.format(other=other, entry=text).replace("{other}", other) for text in ("", ENTRIES[entry]))
     answer = run_sentinel("diff", "tiny", tree("one", one), tree("two", two), "--json", *FEW)
     [found] = answer.json()["boundaries"]
@@ -1607,7 +1607,7 @@ def test_a_key_whose_first_function_stays_is_not_compared_with_the_second(run_se
 
 @pytest.mark.parametrize("like", [True, False])
 def test_an_import_that_leads_to_other_code_is_listed_for_an_unbound_function(run_sentinel, tree, tmp_path, like):
-    """No line of a function differs; only the import above it does."""
+    """No line of a function differs, only the import statement above it."""
     unbound = "from tiny.{} import scaled\n" + CODE.format(returned=MENDED) + UNBOUND.format(by="scaled(2)")
     one, other = tree("one", unbound.format("first")), tree("other", unbound.format("second"))
     for name in ("one", "other"):
@@ -1673,7 +1673,7 @@ def test_the_option_under_which_a_difference_shows_is_named(run_sentinel, tree, 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", [RIGHT, WRONG], ids=["right", "wrong"])
 def test_a_key_that_a_new_file_takes_over_is_compared(run_sentinel, tree, tmp_path, other):
-    """The file with the old function is unchanged."""
+    """A new file registers another function for the key. The file with the old function is unchanged."""
     code = REGISTERED.format(other=RIGHT, entry="")
     refs = [tree(name, code) for name in ("one", "other")]
     newer = ENTRIES["a decorator"].replace("{other}", other)

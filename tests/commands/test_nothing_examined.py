@@ -33,7 +33,7 @@ CLAIM_NOTHING = {
 }
 
 
-#: What an all-clear looks like.
+#: A pattern for output that reports an all-clear.
 ALL_CLEAR = re.compile(r"no difference|nothing (changed|changes|differs)|\b0 (hit|finding|violation|unexplained)")
 #: A command to run, an option to give, or what to name instead.
 ADVICE = re.compile(r"`[^`]+`|--\w|\b(run|name|give|write|install|did you mean|there are|looked for)\b")

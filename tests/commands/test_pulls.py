@@ -96,7 +96,7 @@ def test_a_hostile_head_spoils_only_its_own_result(run_sentinel, tiny, git, pull
     assert any("no common history" in said for said in found[5]["findings"])
     assert "introduces TINY-MEAN" in found[2]["findings"][0]
 
-    # Stored results are shown without another run.
+    # Results that were stored earlier are printed without another run.
     monkeypatch.setattr("sentinel.tools.pulls.pulls.Comparison", None)
     again = run_sentinel("pulls", "tiny", "--json", *FEW)
     assert again.out == answer.out
@@ -319,7 +319,7 @@ def test_a_run_after_ctrl_c_continues(run_sentinel, tiny, git, pull, mirror, mon
 @pytest.mark.slow
 def test_heads_with_one_base_share_its_process(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     fixed, base = git("show", f"{tiny.fixed}:{LOSSES}"), tiny.fixed
-    for number, name in enumerate(("lost", "found", "gone"), 1):  # different bases with the same code
+    for number, name in enumerate(("lost", "found", "gone"), 1):  # the bases differ, but have the same code
         base = pull(10 + number, base, {"notes.txt": name})
         git("reset", "-q", "--hard", base)
         git("update-ref", "-d", f"refs/pull/{10 + number}/merge")

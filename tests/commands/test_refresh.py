@@ -124,7 +124,7 @@ def test_refresh_decides_stale_entries_again(run_sentinel, recorded, changed, ev
 
 @pytest.mark.slow
 def test_a_run_that_decides_nothing_leaves_entries_stale(run_sentinel, recorded, changed):
-    """In this test, pytest does not know the target."""
+    """Here the run decides nothing because pytest does not have the target."""
     changed("-50.0", "-51.0")
     before = recorded.read_bytes()
     answer = run_sentinel("report", "refresh")

@@ -12,7 +12,7 @@ def test_mirror_add_from_a_directory_and_list(run_sentinel, tiny):
     assert answer.status == 0
     assert answer.out.startswith("tiny: 1 ref, ")
     assert "sentinel: copying" in answer.err
-    assert "\x1b" not in answer.err  # no terminal, no control sequences
+    assert "\x1b" not in answer.err  # no control sequences, because the output is not a terminal
     listed = run_sentinel("mirror", "list")
     assert listed.out.splitlines()[0].split() == ["target", "size", "refs", "updated", "from"]
     (row,) = run_sentinel("mirror", "list", "--json").json()
@@ -81,7 +81,7 @@ def test_cache_lists_and_prunes_entries(run_sentinel, tiny, mirrored, catalog, t
     assert found["wheel"]["size"] == 7
     assert "2 items, " in run_sentinel("cache", "list").out
     assert run_sentinel("cache", "prune").out == "0 items removed, 0 B freed\n"
-    # This process uses both, so they are not pruned.
+    # This process uses both entries, so they are not pruned.
     assert all(row["in_use"] for row in found.values())
     assert run_sentinel("cache", "prune", "--all").out == "0 items removed, 0 B freed\n"
 

@@ -27,7 +27,7 @@ def test_a_boundary_needs_a_full_search_for_statements_that_no_full_search_ran()
 
 
 def test_only_a_few_full_searches_try_the_same_statements():
-    """Fewer at boundaries whose scenarios never call the changed function, because they would only take time."""
+    """Three; two at boundaries whose scenarios never call the changed function, because more would only take time."""
     code = "def loss(x, y):\n    if y is None:\n        return {}x\n    return {}y\n"
     for entered, expected in ((False, [True, True, False, False]), (True, [True, True, True, False])):
         changes = patch(code.format("", ""), code.format("-", "-"))

@@ -16,7 +16,7 @@ from sentinel.worker.client import Preloader
 
 @pytest.fixture(scope="session")
 def _sessions(preloader: Preloader) -> Iterator[Any]:
-    """Return oracle sessions, and a new one if one has died, because other tests may kill the preloader."""
+    """Return an iterator of oracle sessions: always the same, or a new one if a test has killed the preloader."""
     with contextlib.ExitStack() as stack:
 
         def sessions() -> Iterator[Any]:

@@ -15,7 +15,7 @@ Oracle = Callable[..., Mapping[str, Any]]
 
 
 def filled(contract: Contract, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scenario with its defaults."""
+    """Return a scenario, completed with the contract's defaults."""
     made: dict[str, Any] = {}
     for item in contract.inputs:
         default = item.default(made) if callable(item.default) else item.default

@@ -1,4 +1,4 @@
-"""Balanced partitions: the oracle keeps every promise, and each broken promise is reported."""
+"""Balanced partitions: the oracle has every required property, and each missing property is reported."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""A constructed trainer: its settings arrive, it takes one step, and its logs say what was minimised."""
+"""A constructed trainer: it gets its settings, takes one step, and logs the loss that it minimised."""
 
 from typing import Any
 

@@ -37,13 +37,13 @@ def _rows_alone(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
 
 
 def _by_a_mean_that_rounds(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
-    """Compare a standard deviation with 0, although its mean is rounded."""
+    """Filter groups wrongly: compare the standard deviation with 0, although the mean in it is rounded."""
     numbers = list(range(len(rewards))) if numpy.std(rewards.numpy()) > 0 else []
     return {"numbers": numbers, "rewards": rewards[numbers].tolist()}
 
 
 def _mixed(rewards: Any, group: Any, **_: Any) -> dict[str, Any]:
-    """Return the right rows with the rewards of the first rows."""
+    """Return the right rows, but with the rewards of the first rows."""
     return {"numbers": [2, 3], "rewards": rewards[:2].tolist()}
 
 

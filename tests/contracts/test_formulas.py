@@ -1,4 +1,4 @@
-"""The formulas that reports show beside numbers."""
+"""The formulas that reports print next to numbers."""
 
 import pytest
 

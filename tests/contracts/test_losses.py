@@ -135,7 +135,7 @@ OLD = math.log(0.25)
     ],
 )
 def test_losses_of_one_token_equal_hand_computed_ones(algorithm, log_prob, advantage, given, loss, gradient, oracle):
-    """A loss is three times as large for three times the advantage, unless it has a term without the advantage."""
+    """Three times the advantage gives three times the loss, unless the loss has a term without the advantage."""
     token = {"log_probs": [[log_prob]], "old_log_probs": [[OLD]], "response_mask": [[1.0]]}
     for times in (1, *([] if algorithm in ("cross_entropy", "dro", "kimi") else [3])):
         seen = oracle("policy_loss", algorithm=algorithm, **token, advantages=[[times * advantage]], **given)
@@ -430,7 +430,7 @@ def test_undetached_importance_weights_are_detected(oracle):
     assert seen["weight_gradient"] == near([[0, 0.5], [1, 0]])
 
 
-#: Mean log(p_old / p) over the valid tokens: 0.5, 0.5, -0.5. The first two have negative advantages; one is short.
+#: Mean log(p_old / p) of each row's valid tokens: 0.5, 0.5, -0.5. The first two rows have negative advantages.
 REJECTION: dict[str, Any] = {
     "log_probs": [[-1.0, -2.0, -9.0], [-1.5, math.nan, math.nan], [-0.5, -1.0, -9.0]],
     "old_log_probs": [[-0.75, -1.25, 0.0], [-1.0, 0.0, 0.0], [-1.0, -1.5, 0.0]],

@@ -15,7 +15,7 @@ from sentinel.worker.client import Options, Preloader
 
 @pytest.mark.parametrize("kind", ["oracle", "target"])
 def test_concurrent_threads_share_one_process(kind, catalog, warm_runs, fixed_tree, monkeypatch):
-    """A second process would be dropped and end, together with everything that a thread had started in it."""
+    """A second process would be discarded, together with all that a thread had started in it."""
     made: list[object] = []
     make = getattr(Preloader, kind)
 
@@ -90,7 +90,7 @@ def test_a_package_that_only_this_process_finds_is_named(catalog, warm_runs, tmp
 
 
 def test_an_adapter_is_visible_with_its_package(tmp_path):
-    """An adapter may import its neighbours, also from an editable install, of which only this package is mounted."""
+    """An adapter may import modules of its own package, even if this is an editable install (only it is mounted)."""
     package = tmp_path / "project" / "mine"
     (package / "inner").mkdir(parents=True)
     for name in ("__init__.py", "inner/__init__.py"):

@@ -56,7 +56,7 @@ ROWS = {
 
 @pytest.mark.parametrize("honest", [True, False])
 def test_rows_are_sent_in_a_random_order(honest, catalog):
-    """A memorised answer to the scenario is wrong for permuted rows."""
+    """An answer that was memorised for the scenario is wrong for permuted rows."""
     repetition = Repetition(ROWS, catalog.contracts["loss_aggregation"])
     seen = [inputs["loss_mat"].array().ravel().tolist() for inputs in repetition.request["variants"].values()]
     assert sorted(map(sorted, seen)) == [[1, 2, 3]] * 2

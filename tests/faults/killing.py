@@ -1,8 +1,8 @@
 """Kill an action before its n-th effect, with SIGKILL.
 
 An action runs in its own process. An effect is a system call that changes something in a folder: it creates, writes,
-renames, removes or locks a file. ptrace counts them, so git and pip are included and ``sentinel/`` needs no support for
-it. The kernel stops a process *before* the call, so a kill there is a kill between two effects.
+renames, removes or locks a file. ptrace counts the effects, so those of git and pip are included, and ``sentinel/``
+needs no code for this. The kernel stops a process *before* the call, so a process is killed between two effects.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass(frozen=True)
 class Call:
-    """A system call with an effect, and which of its arguments name a path or a descriptor.
+    """A system call with an effect, and the positions of its arguments for a path or a descriptor.
 
     :ivar flags: the argument that must contain one of :data:`_WRITES`; opening a file to read it is not an effect.
     """
@@ -250,7 +250,7 @@ class _Tracer:
         self._ptrace(_CONT_TO_CALL, pid, None, pass_on)  # fails for a process that was killed meanwhile
 
     def _fail(self, pid: int, effect: str) -> None:
-        """Let a call fail: call an invalid number, and set the result on return. Or let it write half."""
+        """Let a call fail: replace its number by an invalid one, and set the result on return. Or let it write half."""
         if pid in self._failing:
             self._failing.discard(pid)
             self._ptrace(_SET_REGISTER, pid, _ANSWER, ctypes.c_void_p(-self._error.number))

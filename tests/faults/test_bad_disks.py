@@ -29,7 +29,7 @@ def test_a_read_only_cache_is_used(home, demo_repository):
 
 
 def test_a_worker_without_temporary_space_is_reported(tmp_path, monkeypatch):
-    """Nothing is left, and the message names the folder that needs space."""
+    """No file remains, and the message names the folder that needs space."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
@@ -44,12 +44,12 @@ def test_a_worker_without_temporary_space_is_reported(tmp_path, monkeypatch):
 
     for number in (0, 1):  # the folder, and the first file in it
         done = killing.run(act, scratch, number, error=FULL[0])
-        assert "WorkerError: the worker has no place for its temporary files: No space left on device" in done.said
+        assert "WorkerError: the worker cannot write its temporary files: No space left on device" in done.said
         assert list(scratch.iterdir()) == []
 
 
 def test_a_target_process_without_temporary_space_is_reported(lab, monkeypatch):
-    """The preloader keeps running."""
+    """Only the target process fails; the preloader continues to run."""
     tree, pid = lab.write({"mod.py": "def f():\n    return 7\n"}), lab.preloader.hello()["pid"]
 
     def full(**place: object) -> str:
@@ -57,7 +57,7 @@ def test_a_target_process_without_temporary_space_is_reported(lab, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "mkdtemp", full)
-        with pytest.raises(WorkerError, match="no place for its temporary files: No space left on device"):
+        with pytest.raises(WorkerError, match="cannot write its temporary files: No space left on device"):
             lab.open(tree)
     assert returned(lab.probe(lab.open(tree), "pkg.mod.f")) == 7
     assert lab.preloader.hello()["pid"] == pid

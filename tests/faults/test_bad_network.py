@@ -20,7 +20,7 @@ from sentinel.targets.refs import Ref
 
 PAGE, FILE = "/simple/demo-dist/", "/files/demo_dist-1.0-py3-none-any.whl"
 
-#: Answers a request, given the handler and the content that it would have sent.
+#: A function that answers a request, given the handler and the content that a correct answer would have.
 Way = Callable[["Handler", bytes], None]
 
 
@@ -143,7 +143,7 @@ def test_a_slow_git_server_is_reported(site, store, capsys, monkeypatch):
 
 
 def test_a_server_of_plain_files_is_rejected(site, store, target, capsys, demo_repository, tmp_path):
-    """Otherwise git would start itself for each missing object, without end."""
+    """Otherwise git would start further git processes for missing objects, without end."""
     bare = tmp_path / "demo.git"
     demo_repository.git("clone", "-q", "--bare", "--no-local", str(demo_repository.path), str(bare))
     demo_repository.git("--git-dir", str(bare), "update-server-info")

@@ -60,7 +60,7 @@ YEAR = 365 * 86400.0
 
 @pytest.mark.parametrize("jump", [-YEAR, YEAR], ids=["set back", "set forward"])
 def test_a_jumping_clock_does_no_harm(jump, home, fixed_tree, broken_tree):
-    """Whatever the clock says, files of a running process stay and files of a dead one are removed."""
+    """At any time of the clock, files of a running process stay, and files of an ended process are removed."""
     mine = open_checkout(target(), Ref("path", str(fixed_tree)), store=MirrorStore())
     assert killing.apart(opened(f"path:{broken_tree}")).status == 0
     leftover = home / "checkouts" / "demo" / ".new-killed"
@@ -96,7 +96,7 @@ def at_once(actions: Sequence[Callable[[], int]]) -> list[int]:
 
 @pytest.mark.slow
 def test_many_runs_share_an_empty_cache(home, demo_repository):
-    """Each process adds the mirror and opens two checkouts. Afterwards there is one of each."""
+    """Each process adds the mirror and opens two checkouts. Afterwards there are one mirror and two checkouts."""
     refs = [f"git:{demo_repository.commits[name]}" for name in ("broken", "fixed")]
 
     def one() -> int:
@@ -140,8 +140,8 @@ def test_pruning_during_runs_is_safe(home, fixed_tree, broken_tree):
     "content", [None, "", "\0" * 99, "[]", "null", '{"tree": 7}', '{"origins": 7, "left_out": [7]}']
 )
 def test_a_damaged_record_counts_as_missing(content, home, demo_repository, capsys):
-    """No command ends with a traceback: the file is made again, or the message says how. None means that half of the
-    file is left.
+    """No command ends with a traceback: the file is made again, or the message states how to make it. With None, half
+    of the file is left.
     """
     assert add(demo_repository)() == 0
     ref = f"git:{demo_repository.commits['fixed']}"

@@ -31,9 +31,9 @@ Decided = Mapping[tuple[str, str], Decision]
 
 
 class Known:
-    """A runner with known decisions, because this module tests writing, not workers.
+    """A runner whose decisions are known in advance, because this module tests writing, not workers.
 
-    The decision depends on the content of the checkout's file, so an incomplete file is not decided.
+    The decision depends on the content of the checkout's file, so an incomplete file has no decision.
     """
 
     decided: Decided
@@ -107,7 +107,7 @@ def run_of(*trees: Path, report_dir: str = "sentinel-reports", more: str = "-q")
 
 
 def written(folder: Path) -> Callable[[], Any]:
-    """Return the content of a folder, of ``run.json`` only the decisions. Every evidence file must be complete."""
+    """Return the content of a folder; of ``run.json``, only the decisions. Fail if an evidence file is incomplete."""
 
     def same(name: str, content: bytes) -> Any:
         return json.loads(content)["totals"] if name.endswith(store.RUN) else content
@@ -134,7 +134,7 @@ def test_a_run_survives_kills_and_full_disks(walked, here, decided, broken_tree,
 @pytest.mark.slow
 @pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "room can be taken")
 def test_a_run_that_cannot_write_its_summary_shows_its_verdicts(here, decided, broken_tree):
-    """Its decisions are shown all the same."""
+    """The run prints its decisions, although it cannot store them."""
     act = run_of(broken_tree)
     effects = killing.run(act, here).effects
     numbers = [n for n, effect in enumerate(effects) if effect.startswith("open sentinel-reports/.run-")]

@@ -43,7 +43,7 @@ class Command:
     refusals: tuple[int, ...] = (2,)
 
 
-#: What needs room on a disk. An unlink and a lock do not.
+#: Effects that need space on a disk. (Unlinking and locking do not.)
 GROWS = frozenset({"open", "write", "mkdir", "symlink", "link", "rename", "truncate"})
 #: A disk, or a user's quota, that is full from some effect on.
 FULL = (Error(errno.ENOSPC, GROWS), Error(errno.EDQUOT, GROWS))
@@ -51,7 +51,7 @@ FULL = (Error(errno.ENOSPC, GROWS), Error(errno.EDQUOT, GROWS))
 PARTLY = Error(errno.ENOSPC, GROWS, partly=True)
 #: A disk that is full or broken for a single effect.
 ONCE = tuple(Error(number, GROWS, once=True) for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO))
-#: The messages of a command, or of git, which does not give the reason.
+#: Accepted messages: those of a command, and git's, which do not give the reason.
 SENTENCES = (
     *("no space left on the disk that holds", "cannot write", "Out of diskspace", "could not write", "couldn't write"),
     *("unable to write", "nable to create", "nable to append", "couldn't set '", "No space left on device"),
@@ -140,7 +140,7 @@ def _at_each_effect(
 
 
 def _chosen(effects: Sequence[str], step: int, errors: tuple[killing.Error, ...]) -> Iterable[int]:
-    """Return the numbers of the effects to disturb. If calls are to fail, only those of calls that can."""
+    """Return the numbers of the effects to disturb; if calls are to fail, only the effects of calls that can fail."""
     assert effects, "a command without an effect is no command"
     can = [number for number, effect in enumerate(effects) if not errors or effect.split()[0] in errors[0].calls]
     return sorted({*can[::step], can[-1]})

@@ -57,7 +57,7 @@ def _write_wheel(folder: Path, *members: Member, change: Callable[[bytes], bytes
 
 @pytest.fixture
 def release(store: MirrorStore) -> Release:
-    """Make a release as pip has downloaded it. pip itself rejects some of these, but need not."""
+    """Make a release as if pip had downloaded it. pip rejects some of them, but Sentinel must not rely on that."""
 
     def make(*members: Member, change: Callable[[bytes], bytes] = bytes) -> Checkout:
         folder = store.home.wheels / "demo-dist"
@@ -168,8 +168,8 @@ def test_an_archive_in_a_wheel_is_not_unpacked(release):
     assert (made.path / "demo_rl" / "inner.zip").read_bytes() == inner
 
 
-def _saying(size: int, name: bytes) -> Callable[[bytes], bytes]:
-    """Make a wheel whose directory (and header) gives a wrong size for a member."""
+def _resize(size: int, name: bytes) -> Callable[[bytes], bytes]:
+    """Return a function that changes the declared size of a member in a wheel's directory and header."""
 
     def change(wheel: bytes) -> bytes:
         changed = bytearray(wheel)
@@ -187,7 +187,7 @@ def test_a_zip_bomb_with_a_small_declared_size_is_rejected(release, name):
     tracemalloc.start()
     try:
         with pytest.raises(Unavailable, match="is not a complete wheel"):
-            release((name, content), change=_saying(10, name.encode()))
+            release((name, content), change=_resize(10, name.encode()))
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -196,13 +196,13 @@ def test_a_zip_bomb_with_a_small_declared_size_is_rejected(release, name):
 
 def test_a_file_shorter_than_declared_is_rejected(release):
     with pytest.raises(Unavailable, match="has 3 bytes instead of 10"):
-        release((_header("demo_rl/short.py", way=zipfile.ZIP_STORED), b"abc"), change=_saying(10, b"demo_rl/short.py"))
+        release((_header("demo_rl/short.py", way=zipfile.ZIP_STORED), b"abc"), change=_resize(10, b"demo_rl/short.py"))
 
 
 @pytest.mark.parametrize("name", ["demo_rl/bomb.py", "elsewhere/bomb.py"])
 def test_a_zip_bomb_with_its_real_size_is_rejected(release, name):
     with pytest.raises(Unavailable, match="unpacks to more than"):
-        release((name, b"1"), change=_saying(0xFFFF_FFF0, name.encode()))
+        release((name, b"1"), change=_resize(0xFFFF_FFF0, name.encode()))
 
 
 def test_an_oversized_source_file_in_a_wheel_is_left_out(release, monkeypatch):
@@ -302,7 +302,7 @@ def test_a_tar_with_unsafe_members_is_rejected(store, repository, tmp_path, memb
 
 @pytest.mark.parametrize("kind", ["tree", "commit", "blob"])
 def test_a_loose_object_with_a_wrong_hash_is_rejected(store, repository, tmp_path, kind):
-    """git does not check it, so a tar could give other code the hash of an honest commit."""
+    """git does not check the hash of a loose object, so a tar could give other code the hash of an honest commit."""
     honest = {name: repository.git("rev-parse", f"main{name}") for name in ("", "^{tree}", ":demo_rl/__init__.py")}
     (repository.path / "demo_rl" / "__init__.py").write_text("VALUE = 666\n")
     repository.commit("forged", {})

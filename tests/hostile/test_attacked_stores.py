@@ -1,6 +1,6 @@
-"""Attacks on data that is kept between runs: checkouts, byte code, report folders, baselines, records and locks.
+"""Attacks on data that is stored between runs: checkouts, byte code, report folders, baselines, records and locks.
 
-Each is a table row: what is planted, and what must still hold.
+Each attack is a row of a table: the planted files, and the condition that must still hold.
 """
 
 import json
@@ -58,7 +58,7 @@ def everything(folder: Path) -> dict[str, bytes | str]:
     }
 
 
-#: The target of the head's link, so deep that a path can go up as many levels and still be inside when resolved.
+#: The target of the head's link. It is so deep that a path with many ``..`` is still inside when it is resolved.
 DEEP = "/".join("d" * 40)
 
 #: Import-time code that finds the worker's list of compiled files, and adds to it.
@@ -213,7 +213,7 @@ def test_a_record_without_a_valid_tree_counts_as_missing(upstream, store, tree):
 
 
 def test_a_damaged_checkout_is_replaced_under_a_lock(upstream, store, monkeypatch):
-    """If two runs see the damage, the second must not remove what the first has replaced."""
+    """If two runs find the damage, the second must not remove the first one's new checkout."""
     store.add(TARGET, str(upstream.path))
     usual = open_checkout(TARGET, MAIN, store=store)
     (usual.path / "demo_rl").chmod(0o755)
@@ -271,7 +271,7 @@ def link(place: Path, points: Path | str) -> None:
 
 @pytest.mark.parametrize("level", range(3), ids=["target", "bug", "file"])
 def test_reports_are_not_written_through_links(decision, mine, tmp_path, level):
-    """Neither by a run, nor by updating or pruning a baseline, nor by a sweep."""
+    """A run, an update or pruning of a baseline, and a sweep do not write through a link."""
     folder = tmp_path / "reports"
     place = reports.evidence_path(decision)
     link(folder.joinpath(*place.parts[: level + 1]), mine if level < 2 else mine / "file")
@@ -329,7 +329,7 @@ def test_a_leftover_that_is_a_link_is_not_followed(decision, mine, tmp_path, poi
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "socket"])
 def test_pipes_and_devices_do_not_block_readers(decision, tmp_path, kind):
-    """In place of evidence, baseline entries and ``run.json``, for writers and readers."""
+    """Pipes and devices replace evidence, baseline entries and ``run.json``; neither writers nor readers block."""
     folder = tmp_path / "reports"
     for place in (folder / reports.evidence_path(decision), folder / reports.RUN):
         place.parent.mkdir(parents=True, exist_ok=True)

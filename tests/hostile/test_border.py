@@ -293,7 +293,7 @@ def test_each_attack_of_a_head_ends_with_a_verdict(lines, judged):
 
 
 def test_a_process_cannot_outlive_its_parent(offered, tmp_path):
-    """Controller and preloader are killed at once, so only the kernel can end a daemon."""
+    """Controller and preloader are killed at the same time, so only the kernel can end a daemon."""
     pytest.importorskip("pyseccomp")
     options = client.Options(timeout=30, sandbox=offered("strict"))
     preloader = client.Preloader(options, [], contained_places(bundled_catalog()))

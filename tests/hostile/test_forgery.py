@@ -1,4 +1,4 @@
-"""Heads that lie about their results: which lies are detected, and which cannot be."""
+"""Heads that forge their results: which forgeries are detected, and which cannot be detected."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -110,7 +110,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 
 
 def test_a_memorised_answer_fails(judged):
-    """It knows the recipe's numbers, which are public, but not the random order of rows."""
+    """The function knows the recipe's public numbers, but not the random order of the rows."""
     decision = judged(BY_HEART.format(otherwise="honest(loss_mat, loss_mask, loss_agg_mode) + loss_mat[0, 0]"))
     assert decision.verdict.name == "fixed"
     assert not decision.measurement.reordered
@@ -142,7 +142,7 @@ def everywhere():
 
 @pytest.mark.parametrize("hook", HOOKS.values(), ids=HOOKS.keys())
 def test_writing_to_every_descriptor_forges_no_answer(hook, judged):
-    """Writing to every descriptor makes its own answer unreadable, and no other."""
+    """A process that writes to every descriptor only makes its own answer invalid."""
     assert of(judged(f"{EVERYWHERE}{hook}"))[0] in ("reproduced", "inconclusive")
 
 

@@ -99,7 +99,7 @@ def started(
     for name in SECRETS:
         monkeypatch.setenv(name, "secret")
     places = contained_places(bundled_catalog())
-    # The packages of this environment are listed, because that environment's .pth file is untrusted.
+    # The readable packages are those of this environment, because the .pth file of the other environment is untrusted.
     seen = (*places.readable, sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     places = replace(places, readable=seen, checkouts=(str(tmp_path / "lab"),))
 
@@ -220,7 +220,7 @@ def test_package_locations_are_queried_in_containment(wrapped, environment, tmp_
 
 
 def _below(pid: int) -> list[int]:
-    """Return the process ids of a process's descendants, as seen here."""
+    """Return the ids, in this process's PID namespace, of a process's descendants."""
     found = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, file.read_text().split()):

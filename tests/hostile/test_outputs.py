@@ -35,7 +35,7 @@ from sentinel.reports.store import evidence_path, load
 from sentinel.reports.summary import summary
 from sentinel.values.literals import Tensor
 
-#: One of each: terminal (colour, title, link, C1), direction, line ends of all kinds, Markdown, HTML, runner commands.
+#: One of each: terminal codes (colour, title, link, C1), text direction, line ends, Markdown, HTML, runner commands.
 PAYLOAD = (
     "\x1b[31m\x1b]0;owned\x07\x1b]8;;http://evil.invalid\x1b\\\x9b2J\x85\u2028\u202egnp.\u2066\u200b\ufeff\r\b\x7f"
     "<script>alert(1)</script><img src=http://evil.invalid/i onerror=alert(1)></code></td></details>"
@@ -258,7 +258,7 @@ def sentinel_says(recipes: Path, capsys: pytest.CaptureFixture[str]) -> Said:
 
 @pytest.fixture
 def run(head: Repository, recipes: Path, pytester: pytest.Pytester, warm_runs: Any, monkeypatch) -> Iterator[str]:
-    """The output of a run at the attacker's head on a hosted runner. Its other files are in the current folder."""
+    """The output of a run at the attacker's head on a hosted runner. The run's files are in the current folder."""
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(head.path))
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
@@ -399,7 +399,7 @@ def searched(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_output_of_a_search_is_escaped(searched, sentinel_says, warm_runs, pytester):
-    """On a terminal, as JSON, and as recipes."""
+    """This holds for output on a terminal, as JSON, and as recipes."""
     search = ("discover", "demo", "--ref", f"path:{searched}", "--examples", "60", "--seed", "1", *OURS)
     said = sentinel_says(*search, "--save", "found")
     assert "not searched: demo_rl.rejection.reject_sequences: every call raised: " in said
@@ -419,7 +419,7 @@ def test_the_output_of_a_search_is_escaped(searched, sentinel_says, warm_runs, p
         clean(sentinel_says("show", file.stem, "--recipes", "found"))
 
 
-#: Also text that JSON and Python allow but no file name.
+#: The malicious text, with characters that JSON and Python allow but file names do not.
 MARK = f"{LINES}\0\ud800"
 
 

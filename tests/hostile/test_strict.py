@@ -1,4 +1,4 @@
-"""The promises of strict containment, one attack each, compared with basic containment."""
+"""One attack for each promise of strict containment, compared with basic containment."""
 
 import os
 import secrets
@@ -46,7 +46,7 @@ def test_files_of_the_user_are_absent(strict, basic, secret):
     for act in ("read", "write", "delete"):
         assert strict(act, path=str(secret)) == "FileNotFoundError 2"
     assert secret.read_text() == "key"
-    # Not promised under basic: the process can read whatever the user can read.
+    # Basic containment does not promise this: the process can read whatever the user can read.
     assert basic("read", path=str(secret)) == "done"
     assert basic("write", path=str(secret)) == "done"
 
@@ -184,7 +184,7 @@ def test_socket_pairs_are_limited_to_one_family(strict, basic):
 
 
 def test_locks_carry_no_information_between_processes(strict, basic, lab):
-    """Both processes that answer a question see the same files of the checkout."""
+    """The two processes that answer a request and its repetition share the checkout's files."""
     pytest.importorskip("pyseccomp")
     file = str(lab.folder / "tree" / "pkg" / "attacks.py")
     assert strict("locks", path=file) == ["done"] * 4 + ["PermissionError 1"]

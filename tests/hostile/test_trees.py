@@ -296,7 +296,7 @@ def test_a_folder_outside_the_tree_is_neither_made_nor_removed(raw, code, move, 
 
 
 def test_a_package_root_inside_another_is_written_once(raw, code, tmp_path):
-    """For three days, a package was in a folder of its own name; working copies move there and back."""
+    """For three days, upstream had a package in a folder of the same name; working copies move there and back."""
     trees = GitTrees(raw.path / ".git")
     copy = WorkCopy(tmp_path / "user" / "copy", TARGET, trees)
     inner = raw.tree((BLOB, "__init__.py", code))
@@ -455,7 +455,7 @@ def test_a_working_tree_fetches_nothing(promising, store, ran):
 
 
 def test_plain_git_would_run_the_planted_command(promising, ran):
-    """This shows that the previous test can fail: git runs the program if it obeys the repository."""
+    """This shows that the previous test can fail: git with the repository's configuration runs the program."""
     command = ["git", "-C", str(promising.path), "ls-tree", "-r", "HEAD"]
     subprocess.run(command, check=False, capture_output=True, env={"PATH": os.environ["PATH"]}, timeout=30)
     assert ran.exists()

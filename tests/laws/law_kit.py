@@ -21,7 +21,7 @@ Function = Callable[[Inputs], Observation]
 
 
 class Dice(Drawn):
-    """Choices from a random generator, in place of those that a search draws."""
+    """Choices from a random generator, in place of Hypothesis's."""
 
     def __init__(self, generator: random.Random) -> None:
         super().__init__(generator.randbytes(256))
@@ -79,7 +79,7 @@ BINDING = Binding("framework.scoring", "scoring")
 
 @dataclass(frozen=True)
 class Choices:
-    """Deviations of :func:`scoring`, one each."""
+    """Options of :func:`scoring`. Each default is honest; each other value is one deviation."""
 
     masked: str = "left out"  # or "multiplied", "counted"
     rejected: str = "absent"  # or "counted"

@@ -1,4 +1,4 @@
-"""Laws do not apply to variants that differ in other ways than the law describes. Recipes may have such variants."""
+"""A law does not apply to variants that differ in ways other than the law describes, which recipes may have."""
 
 from typing import Any
 

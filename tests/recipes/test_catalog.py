@@ -147,7 +147,7 @@ def test_severities_follow_the_rule():
 
 
 def test_unreported_bugs_are_fixed_by_no_recorded_pull_request():
-    """Recorded verdicts count, not what a pin expects. A `.fix.yaml` may also name the head."""
+    """The recorded verdicts count, not those that a pin expects. A `.fix.yaml` may also name the head."""
     head = re.compile(r"\bhead of #\d+|#\d+ as merged")
     wrong, looked = [], 0
     for recipe in find_recipes(bundled_catalog()):
@@ -251,7 +251,7 @@ def test_a_function_without_a_binding_is_reported_with_the_nearest_bound_one():
 
 
 def test_an_adapter_with_too_many_globs_is_refused(tmp_path):
-    """Globs are for kernels and servers, not for everything that nobody has bound."""
+    """Globs are for kernels and servers. They must not exclude every function that nobody has bound."""
     catalog = bundled_catalog()
     text = catalog.adapters["demo"].file.read_text(encoding="utf-8").replace('name="demo"', 'name="mine"')
     globs = 'no_signal=tuple(f"demo_rl.{number}.*" for number in range({})),'

@@ -87,7 +87,7 @@ def variants(**keys: Any) -> str:
     )
 
 
-# -- what a recipe becomes
+# -- a recipe after reading
 
 
 def test_a_recipe_has_canonical_names_and_defaults_filled_in():
@@ -191,7 +191,7 @@ def test_other_keys_of_a_recipe_are_kept():
     assert recipe.requires == ("toy.f(kl_coef)", "toy_plugins.x")
 
 
-# -- what is refused
+# -- errors
 
 
 @pytest.mark.parametrize(
@@ -616,7 +616,7 @@ expected_fixed: {{right_above_wrong: 1}}
     ],
 )
 def test_a_wording_must_contain_the_answer(wording, good):
-    """Without one, the contract's oracle divided by zero, which looked like an exception of upstream."""
+    """Without the answer, the contract's oracle divided by zero, which looked like an exception of upstream."""
     text = RULE.format(wording=wording)
     if good:
         assert load(text, bundled_catalog()).bug_id == "RULE"

@@ -125,7 +125,7 @@ def test_one_alternative_whose_conditions_all_hold_is_enough():
 
 
 def test_any_matches_every_numeric_tensor():
-    """The bug is in a helper, so it also shows at a loss, whose inputs have other names."""
+    """A helper's bug is also visible at a loss that calls the helper, but the loss has other names of inputs."""
     loss = {"advantages": tensor([[1.0, math.nan]], "float32"), "response_mask": tensor([[1, 0]], "int64")}
     assert met({"any": "non-finite where masked"}, loss, contract=LOSS)
     assert not met({"token_level_rewards": "non-finite where masked"}, loss, contract=LOSS)

@@ -1,9 +1,9 @@
-"""Return the commits that a sweep found for a recipe's ``introduced_by`` and ``fixed_by``."""
+"""Format the commits that a sweep found, as a recipe's ``introduced_by`` and ``fixed_by`` name them."""
 
 from sentinel.records.history import History
 from sentinel.records.timelines import came_with_its_code
 
-#: Stands for an unknown commit if others are known.
+#: The text for an unknown commit in a list with known commits.
 NOT_KNOWN = "not known"
 
 
@@ -19,7 +19,7 @@ def introduced_by(record: History) -> str:
 
 
 def fixed_by(record: History) -> str:
-    """Return the same as :func:`introduced_by` for each commit that fixed the bug. Removing the code is not a fix."""
+    """Return the commits that fixed the bug, formatted as in :func:`introduced_by`. Removing the code is not a fix."""
     ends = [spell["ended"] for spell in record["spells"] if spell["ended"]]
     return "; ".join(_named(end["commit"]) for end in ends if end["what"] == "fixed" and not end["undecided"])
 

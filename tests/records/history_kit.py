@@ -84,7 +84,7 @@ class History:
         return self._committed("commit", "-q", "--allow-empty", "-m", subject, day=day)
 
     def merge(self, branch: str, resolution: Mapping[str, str], subject: str = "a merge") -> str:
-        """Merge a branch into the current one. These files are the result."""
+        """Merge a branch into the current one. The merge commit has the files of ``resolution``."""
         self.git("merge", "-q", "--no-ff", "--no-commit", "-s", "ours", branch)
         return self.commit(resolution, subject)
 

@@ -1,4 +1,4 @@
-"""Boundaries in a history: at one of their paths, probably renamed, or missing."""
+"""The place of a boundary at each commit: at one of its known paths, probably renamed, or missing."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The histories in ``reports/history`` agree with the recipes and can be shown."""
+"""The histories in ``reports/history`` agree with the recipes, and every command can print them."""
 
 import copy
 import json
@@ -39,7 +39,7 @@ def test_histories_do_not_name_the_machine():
 
 
 def test_pins_agree_with_sweeps():
-    """A pin was decided alone; the sweep has the same verdict at its commit."""
+    """A pin, decided without a sweep, has the verdict that the sweep has at the same commit."""
     catalog = bundled_catalog()
     compared = 0
     for recipe in find_recipes(catalog, tuple(catalog.targets)):
@@ -57,7 +57,7 @@ def test_pins_agree_with_sweeps():
 
 @pytest.mark.parametrize(("key", "told"), [("introduced_by", 60), ("fixed_by", 20)])
 def test_recipes_name_the_commits_found_by_sweeps(key, told):
-    """If a sweep found no commit, the recipe may name one."""
+    """Only if the sweep found no commit may the recipe name another one."""
     catalog = bundled_catalog()
     said = {r.bug_id: r.document.get(key) for r in find_recipes(catalog, tuple(catalog.targets))}
     of_git = (r for r in RECORDS if r["source"]["kind"] == "git" and r["source"]["walk"] != "tags")

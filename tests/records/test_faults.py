@@ -1,4 +1,4 @@
-"""Failures during a sweep: each has a clear result, and nothing is lost."""
+"""Failures during a sweep: each is reported, and no earlier result is lost."""
 
 import errno
 import json

@@ -26,14 +26,14 @@ def carriers(text: str, module: str = "tiny.algos") -> list[str]:
     [
         AGGREGATE,
         "async def grade(sample):\n    return sample['answer'] == sample['ground_truth']",
-        # The class names its content, and the annotation the input.
+        # The class name and the annotation of the argument show the signal.
         "class Sample:\n    @classmethod\n    def from_dict(cls, data):\n        return cls(data['status'])",
         "def check(x: DataProto, group_index: int):\n    return x[group_index]",
         # Rows that are yielded one by one.
         "def cycle_dataloader(dataloader):\n    while True:\n        for x in dataloader:\n            yield x",
-        # The names show nothing, but the keys do.
+        # Only the keys of the mapping show the signal.
         "def prepare(x):\n    x['advantages'] = x['rewards'].sum() - x['values']\n    x['labels'] = x['loss_mask'] * 2",
-        # The body of a closure counts for the enclosing function.
+        # The body of a closure counts as part of the enclosing function.
         "def make_schedule(optimizer):\n    def factor(step):\n        return lr * step\n    return wrapped(factor)",
         "if True:\n    def masked_mean(x, mask):\n        return (x * mask).sum() / mask.sum()",
     ],
@@ -47,7 +47,7 @@ def test_functions_with_training_signal_are_found(text):
     [
         "def free_port(host):\n    return host + 1",
         "def launch_server(args, url):\n    return args[url]",
-        # It computes nothing: abstract, or only passes its arguments on.
+        # Functions that compute nothing: abstract ones, and those that only pass their arguments on.
         "def agg_loss(loss_mat, loss_mask):\n    ...",
         "def agg_loss(loss_mat, loss_mask):\n    '''The loss.'''\n    raise NotImplementedError",
         "def agg_loss(loss_mat, loss_mask):\n    return other(loss_mat, loss_mask)",

@@ -220,7 +220,7 @@ def test_recipes_of_two_modules_have_separate_verdicts(history, ledger, tiny_cat
     ]
 
 
-#: A module that forges the report of its process: no lookups in the checkout.
+#: A module that makes its process report, falsely, that it looked up no file of the checkout.
 LIES = """
 try:
     from sentinel.worker import trace
@@ -231,7 +231,7 @@ except Exception:
 
 
 def test_a_branch_decides_no_verdict_of_another_branch(history, swept):
-    """A head's own report is not evidence about upstream's commits."""
+    """A branch's code may forge its report, so a verdict on a branch is not reused for upstream's commits."""
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": BUGGY})
     history.commit({"README": "2"})
     history.git("checkout", "-q", "-b", "pull")
@@ -244,7 +244,7 @@ def test_a_branch_decides_no_verdict_of_another_branch(history, swept):
 
 
 def test_a_branch_verdict_holds_only_for_the_same_package_files(history, swept):
-    """Code of a branch can compute the names of its imports, which hides them."""
+    """Code of a branch can hide its imports by computing their names."""
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": FIXED})
     history.git("checkout", "-q", "-b", "pull")
     late = BUGGY.replace("return", "import importlib; importlib.import_module('.late', __package__)\n    return")
@@ -261,7 +261,7 @@ def test_a_branch_verdict_holds_only_for_the_same_package_files(history, swept):
     "statement", ["from tiny.deep import late", "import importlib; importlib.import_module('tiny.deep.late')"]
 )
 def test_a_lying_commit_decides_no_verdict_of_other_code(history, swept, brute_force, statement):
-    """Its import closure is read from the source: the boundary's module and its imports, also those in functions."""
+    """The import closure is not reported by the commit but read from the source, including imports in functions."""
     late = BUGGY.replace("return", f"{statement}\n    return")
     history.commit(
         {"tiny/__init__.py": "", "tiny/losses.py": late, "tiny/deep/__init__.py": "", "tiny/deep/late.py": ""}

@@ -235,7 +235,7 @@ def test_the_action_passes_for_a_fix_and_warns_when_nothing_was_examined(pull_re
 
 @pytest.mark.slow
 def test_a_heads_configuration_is_not_used(pull_request, tmp_path):
-    """The head's own configuration files of pytest and Sentinel have no effect."""
+    """The configuration files of pytest and Sentinel in the head have no effect."""
     attack = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
     for name in (
         "conftest.py",

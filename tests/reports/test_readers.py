@@ -213,7 +213,7 @@ def test_values_that_differ_late_are_cut_at_the_beginning():
     assert left != right
     assert ("1.0" in left, "2.0" in right) == (True, True)
     assert max(len(left), len(right)) < 60
-    assert distinct(1.0, 1.0) == ["1.0", "1.0"]  # what is the same may look the same
+    assert distinct(1.0, 1.0) == ["1.0", "1.0"]  # equal numbers need not be distinguished
 
 
 def test_a_value_that_is_right_with_the_bug_is_not_paired():

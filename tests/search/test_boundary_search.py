@@ -265,7 +265,7 @@ def test_an_input_that_a_revision_lacks_is_not_drawn(open_toys):
 
 @pytest.mark.slow
 def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
-    """No session calls it again; other boundaries are searched."""
+    """No session calls the boundary again; other boundaries are still searched."""
     open_target, found = open_toys("hangs", "right", timeout=2.0)
     with pytest.raises(Undecidable, match="the boundary hangs: no answer within 2 s"):
         BoundarySearch(open_target.law_session, found["hangs"], 0).run(60)
@@ -303,7 +303,7 @@ def test_a_setting_that_makes_a_boundary_hang_costs_its_timeout_once(open_toys):
 
 @pytest.mark.slow
 def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
-    """If ranks deadlock in some scenarios, the law's success on the others is not enough."""
+    """If ranks deadlock in some scenarios, the law does not count as holding."""
     open_target, found = open_toys("whitens")
     search = BoundarySearch(open_target.law_session, found["whitens"], 0)
     search.run(60)

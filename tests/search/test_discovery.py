@@ -67,7 +67,7 @@ def test_a_budget_of_time_is_a_prefix_of_the_sequence(open_toys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_session_works_after_an_interrupted_call(open_toys, monkeypatch):
-    """The late answer is not taken for the answer to the next call."""
+    """The answer to the interrupted call arrives late, and must not be used as the answer to the next call."""
     open_target, found = open_toys("unmasked")
     receive, asked = Session.receive, iter(range(100_000))
 

@@ -1,4 +1,4 @@
-"""Given and derived scenarios are like those that a search draws."""
+"""Scenarios from recipes, and scenarios derived from them, have the same form as drawn ones."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +40,7 @@ DIALECT = Dialect("shifted", True, "meant", "https://example.org")
 
 @pytest.mark.parametrize("states", [{"shifted": True}, {}], ids=["stated", "left out"])
 def test_a_recipes_variants_are_tried_unchanged(states):
-    """The adapter may have changed since. Each law gets the recipe's own values."""
+    """The adapter may have changed since the recipe was written, but each law gets the recipe's own values."""
     told = recipe(states, *({"scale"} if states else {"scale", "shifted"}))
     assert example(SUBJECT, told).variants[""]["shifted"] is bool(states)  # what the boundary fixes
     dialects = Subject(Binding("pkg.toys.right", "toy_sum", dialects=(DIALECT,)), TOY, (), "")

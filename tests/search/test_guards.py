@@ -139,7 +139,7 @@ def test_a_condition_that_the_text_does_not_explain_gives_no_way():
 
 @pytest.mark.parametrize(("line", "value"), [(5, "b"), (6, "b"), (7, "c"), (8, "c"), (9, None)])
 def test_a_later_branch_of_a_chain_has_its_own_string(line, value):
-    """Nothing was tried for "not equal to this string", so only the first branch of a chain ran."""
+    """This was once wrong: nothing was tried for "not equal to this string", so only a chain's first branch ran."""
     function = function_of(
         "def f(self):\n    if self.on:\n        if self.loss_type == 'a':\n            x = 1\n"
         "        elif self.loss_type == 'b':\n            x = 2\n"

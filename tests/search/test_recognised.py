@@ -1,4 +1,4 @@
-"""The recipe that explains a finding, also if the code has moved or the recipe cannot be decided."""
+"""Find the recipe that explains a finding, even if the code has moved or the recipe cannot be decided."""
 
 import math
 from pathlib import Path
@@ -85,11 +85,11 @@ def test_an_ignored_option_does_not_explain_another():
 
 @pytest.fixture
 def told(open_toys: Any, runners: Any, toys: Any, tmp_path: Path) -> Any:
-    """Return what a short search finds at `unmasked`, which counts masked values: for each finding the known bug, and
-    its mask.
+    """Return a function that searches `unmasked`, which counts masked values. It returns, for each finding, the known
+    bugs that explain it, and the mask of its scenario.
 
-    :param own: begin with the recipe's own scenario.
-    :param more: fields of another recipe.
+    :param own: whether to begin with the recipe's own scenario.
+    :param more: fields of a second recipe.
     """
 
     hidden: list[str] = []
@@ -139,7 +139,7 @@ def test_a_changed_bug_or_one_without_a_trigger_explains_nothing(told):
 
 @pytest.mark.slow
 def test_a_violation_without_the_trigger_is_another_finding(told):
-    """The known bug's scenario comes first, and would hide that the law is broken in another one."""
+    """The known bug's scenario is tried first. It must not hide that the law is also broken in another scenario."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (2 if len(values) > 2 else 1)")
     (known, _), (new, mask) = told([3.0], MASKED, two, own=True)
     assert (known, new) == (("TOYS-UNMASKED",), ())
@@ -157,7 +157,7 @@ def test_a_bug_that_explains_every_key_that_a_law_compares_leaves_the_law_undeci
 
 @pytest.mark.slow
 def test_a_violation_explained_by_another_known_bug_is_not_a_finding(told):
-    """It causes NaN, which the first finding has not. Only a second search shows that it is known."""
+    """The second bug causes NaN, which the first finding does not have. Only a second search shows that it is known."""
     two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (float('nan') if scale > 1 else 1)")
     scenario = {"values": [[1.0]], "response_mask": [[1]], "scale": 2.0}
     nan = {"bug_id": "TOYS-NAN", "when": {"scale": "> 1"}, "expected_unpatched": {"sums": [math.nan]}}

@@ -109,7 +109,7 @@ def test_a_member_gets_only_inputs_of_its_contract(tmp_path):
     assert member.takes == ("loss_mat", "loss_mask", "entropies", "unheard_of", "accuracies?", "config?")
     found = {subject.name: subject for subject in subjects(bundled_catalog(), "demo", checkout=opened(tree))[0]}
     contract = found["demo_rl.more.mean_over_all_tokens"].contract
-    assert contract.input("entropies") is contract.input("unheard_of") is None  # it must not be called
+    assert contract.input("entropies") is contract.input("unheard_of") is None  # the contract lacks these names
     assert contract.input("loss_mask") is None  # the family has it under the common name
 
 

@@ -80,7 +80,7 @@ def test_an_error_of_a_search_is_raised_to_its_caller(catalog, runner, fixed_tre
 
 
 def test_the_end_of_the_recipes_does_not_end_a_search(catalog, runner, fixed_tree):
-    """Both use one process. The end of a plan releases it, but not while a search uses it."""
+    """Recipes and searches share one process. The end of the recipes does not end it while a search uses it."""
     ref = Ref("path", str(fixed_tree))
     bindings = catalog.adapters["demo"].target.bindings
     open_target = runner.open_target("demo", ref, bindings)

@@ -149,7 +149,7 @@ def test_invalid_options_in_a_file_are_rejected(name, text, said, tmp_path):
 
 
 def test_an_option_is_declared_once(pytester, tmp_path):
-    """pytest's options, keys of a file and options of commands are exactly those of the declaration."""
+    """pytest's options, the keys of files and the options of commands are exactly the declared ones."""
     text = pytester.runpytest_inprocess("--help").stdout.str()
     assert set(re.findall(r"^ +--sentinel-([a-z-]+)=", text, re.MULTILINE)) == set(NAMED)
     for name, option in NAMED.items():

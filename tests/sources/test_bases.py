@@ -1,4 +1,4 @@
-"""The commit at which a branch left upstream's main, from its clone or the mirror, or the command that fetches it."""
+"""Find the commit at which a branch left upstream's main, in the clone or the mirror, or print how to fetch it."""
 
 import shlex
 import shutil

@@ -15,9 +15,11 @@ import torch.nn.functional as F  # noqa: N812  # the field's name for it
 
 @dataclass(frozen=True)
 class Kind:
-    """:ivar bugs: name -> (old, new): one replacement in the source of :attr:`correct`.
-    :ivar options: what the test passes to ``check_function``.
-    :ivar edges: law -> why the textbook version really breaks it.
+    """A correct function and its bugs.
+
+    :ivar bugs: name -> (old, new): one replacement in the source of :attr:`correct`.
+    :ivar options: keyword arguments of the test for ``check_function``.
+    :ivar edges: law -> why the correct function breaks it in an edge case.
     """
 
     correct: object

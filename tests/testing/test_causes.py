@@ -1,4 +1,4 @@
-"""Reports of a user's function: wrong formulas come first and are named, edge cases last, and matches are shown."""
+"""Reports about a user's function: wrong formulas are named and come first, edge cases come last, matches are shown."""
 
 import inspect
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ def test_slips_are_named_together_with_another_setting(f, contract, options, cau
 
 @pytest.mark.slow
 def test_a_setting_that_explains_nothing_is_refuted_by_a_few_calls():
-    """A search of all laws calls the function about 300 times, and each side of the padding would be such a search."""
+    """A search of all laws for each setting, such as the side of the padding, would take about 300 calls each."""
     calls = 0
 
     def f(logps, old_logps, adv, mask, eps=0.2):

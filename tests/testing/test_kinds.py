@@ -6,10 +6,10 @@ from kinds import KINDS, gae, gae_of_episodes
 
 from sentinel.testing import check_function, checking
 
-#: Enough scenarios for these bugs; a check of a user draws 100.
+#: Enough scenarios for these bugs. The default number is 100.
 EXAMPLES = 25
 
-#: No scenario shows these: there, the right answer is nowhere but in the box.
+#: Bugs that no scenario shows, because no scenario has the right answer outside the box.
 NOT_NAMED = {"anywhere in the response"}
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
@@ -19,7 +19,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.i
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.correct.__name__)
 def test_a_correct_function_passes_and_its_bugs_are_named(kind, device, monkeypatch):
-    # Whether a law is broken depends on neither: the smallest scenario, and other settings that would be right.
+    # Shrinking, and the search for settings that would be right, do not affect whether a law is broken.
     monkeypatch.setattr(checking, "_SHRINKING", 8)
     monkeypatch.setattr(checking.Check, "_agreeing_choices", lambda *_: {})
     options = {"examples": EXAMPLES, "device": device, **kind.options}

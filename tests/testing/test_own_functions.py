@@ -105,7 +105,7 @@ def test_a_compiled_function_can_be_checked():
 
 @pytest.mark.slow
 def test_a_choice_whose_definition_overflows_explains_no_difference():
-    """The function clamps a log ratio of 90 at 80. Some of the choices that are tried as the reason overflow there."""
+    """The function clamps a log ratio of 90 to 80. Definitions that are tried as the explanation may overflow there."""
 
     def ratio(log_ratio):
         return torch.exp(log_ratio.clamp(-80, 80))
@@ -473,7 +473,7 @@ def test_aggregate(check):
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("-q",), ("-n", "2", "-q"), ("-p", "no:terminal"), ("-W", "error")])
 def test_the_summary_states_once_what_a_passing_test_tried(pytester, arguments):
-    """Every test passes, but no scenario has more than a few tokens and none has another loss_type."""
+    """All tests pass, and the summary states that scenarios had few tokens and only one loss_type."""
     pytester.makepyfile(TRIED)
     result = pytester.runpytest_subprocess("-k", "order or rejected_row", *arguments)
 
@@ -635,7 +635,7 @@ def test_a_masked_chunk_that_leaks_is_named():
 
 
 def test_tensors_are_on_the_requested_device(monkeypatch):
-    """No GPU is needed: ``cpu:0`` takes the way of every device that is not ``cpu``."""
+    """No GPU is needed, because ``cpu:0`` is handled like every device other than ``cpu``."""
     from sentinel.worker import tensors
 
     real_mode, moved = tensors._OnDevice, []
@@ -668,7 +668,7 @@ def test_a_failure_of_several_calls_shows_them_all():
     assert text.count("    biased(") == 2
 
 
-# -- what contracts can express ----------------------------------------------------------------------------------------
+# -- forms of functions that contracts cover ---------------------------------------------------------------------------
 
 
 def advantages_alone(rewards, mask, num_generations):

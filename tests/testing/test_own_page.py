@@ -1,4 +1,4 @@
-"""docs/own.md in an empty folder: the example is the issue's, and the output is what a reader gets."""
+"""The example of docs/own.md, run in an empty folder, prints the output that the page shows."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Advice of sentinel.testing: what it tells the user to pass makes the laws hold."""
+"""Advice of sentinel.testing: if the user passes the advised options, the laws hold."""
 
 import re
 
@@ -167,7 +167,7 @@ def test_advice_says_what_stays_broken():
 
 @pytest.mark.slow
 def test_zero_divided_by_zero_does_not_hide_an_infinity_below_the_mask():
-    """Both slips give NaN: 0 / 0 without tokens, and 0 times an infinity on a masked token."""
+    """Both mistakes give NaN: 0 / 0 without tokens, and 0 times an infinity on a masked token."""
 
     def f(losses, mask):
         return (losses * mask).sum() / mask.sum()
@@ -214,7 +214,7 @@ def test_every_loss_with_a_mask_has_the_laws_about_nan_and_infinity():
 
 
 def gae(rewards, values, mask, gamma, lam):
-    """GAE of right-padded responses: after a hole in the mask the response goes on without its past."""
+    """GAE of right-padded responses: after a hole in the mask, the response continues without the earlier tokens."""
     keep = mask.bool()
     rewards, values = torch.where(keep, rewards, 0.0), torch.where(keep, values, 0.0)
     advantages, running = torch.zeros_like(rewards), torch.zeros_like(rewards[:, 0])

@@ -93,9 +93,9 @@ class Bound:
     def scenarios(
         self, subject: Subject, mask: Sequence[Sequence[int]] | None = None, choose: Choose | None = None
     ) -> dict[str, dict[str, Any]]:
-        """Return the hand-made scenario, and copies of it with each other choice of each option.
+        """Return the hand-made scenario, and a copy of it for each other choice of each option.
 
-        :param choose: chooses what the contract arranges itself; None for the simplest.
+        :param choose: makes the contract's own choices for a scenario; None for the simplest.
         """
         plain = self._plain(subject, mask)
         made = {"plain": plain}
@@ -152,7 +152,7 @@ class Bound:
         return trials
 
     def refusal(self, subject: Subject) -> tuple[str, str]:
-        """Return why the boundary raises for every scenario, as kind and reason; empty if it answers one.
+        """Return why the boundary raises in every scenario, as kind and reason; empty if it returns in one of them.
 
         Inputs that the boundary does not accept are left out, as in a search.
         :raises Undecidable: if the boundary cannot be called here.

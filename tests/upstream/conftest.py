@@ -1,4 +1,4 @@
-"""Fixtures for tests on real code, which use the mirror store only. What is missing there is skipped."""
+"""Fixtures for tests on real code, which use only the user's mirrors. If a mirror is missing, the test is skipped."""
 
 from collections.abc import Iterator
 

@@ -107,7 +107,7 @@ DIFFERS: dict[str, set[str]] = {
     # A batch without a remaining group ends the training: see SKYRL-DYNAMIC-SAMPLING-NO-GROUP-LEFT.
     "skyrl.train.utils.trainer_utils.handle_filter_sampling": {"plain"},
 }
-#: Differences with padding, if they are others: shorter rows fit; the token axis of one normalisation.
+#: The scenarios that differ with padding, if they are not those above: shorter rows fit, and one token axis differs.
 BEHIND_PADDING: dict[str, set[str]] = {
     "verl.utils.seqlen_balancing.rearrange_micro_batches": set(),
     "verl.utils.seqlen_balancing.prepare_dynamic_batch": set(),
@@ -120,8 +120,8 @@ ROLL_FIX = "f67f5d31074bf71ff44ef674eaa2ebddfa57783d"
 
 
 def _bound() -> list[Any]:
-    """Return all searchable bindings as parameters: the first of each contract in every run, the others in nightly
-    runs, also those of code that main lacks.
+    """Return all searchable bindings as parameters, including those of code that main lacks. The first of each contract
+    is tested in every run, the others in nightly runs.
     """
     seen: set[str] = set()
     params = []
@@ -203,7 +203,7 @@ def test_oracle_and_boundary_agree_with_a_mask(code, boundary, contract):
     ],
 )
 def test_the_oracle_of_another_contract_does_not_agree(code, boundary, contract, inputs):
-    """The fixed inputs and dialects of a binding describe the code."""
+    """This shows that a binding's fixed inputs and dialects describe its own code and not any code."""
     bound = _at(code, boundary, contract)
     subject = bound.subject(boundary, contract)
     scenario = {**bound.scenarios(subject)["plain"], **inputs}

@@ -42,7 +42,7 @@ def copy(target: str, commit: str) -> Checkout:
 
 
 def of(file: Path, checkout: Checkout) -> tuple[dict[Any, Any], Training]:
-    """Return a configuration and the run that it is for."""
+    """Return the composed configuration of a file, and the training that it describes."""
     catalog = bundled_catalog()
     target = catalog.targets[checkout.target]
     folders, left_out = search_path(read_mapping(file), catalog, target, checkout)

@@ -1,4 +1,4 @@
-"""Bindings that construct TRL's trainers run code that no other binding runs, and see changes in it."""
+"""Bindings that construct TRL's trainers run code that no other binding runs, and detect changes in this code."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ pytest.importorskip("datasets")
 
 SHA = "f2cd57710ae345ea6428ae95363267fcf38a3dc8"
 OWN = "trl/experimental"
-#: What changes in TRL: the trainer, the file, the text, its replacement, and what shows it.
+#: Changes of TRL: the trainer, the file, the text, its replacement, and the scenario that shows the change.
 CHANGES = [
     (
         "ORPOTrainer", f"{OWN}/orpo/orpo_trainer.py", "self.beta = args.beta\n", "self.beta = 2 * args.beta\n",

@@ -23,7 +23,7 @@ ENOUGH = 1000
 
 
 def wanted(job: Job) -> str:
-    """Return jobs with the expected verdict; the first one runs in every run."""
+    """Return the verdict that a job expects."""
     return str(job.expect)
 
 

@@ -17,7 +17,7 @@ from sentinel.targets.refs import Ref
 pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore:invalid escape sequence")]
 
 
-#: At these commits a loss takes, averages or reports something else than before and after. No recipe pins them.
+#: Commits at which a loss has other inputs, averages or metrics than before and after. No recipe pins them.
 ODD = [
     ("areal", "d1b297adc9bbb72ec5b0a55233f729c0f6218460"),  # one clip bound for both sides
     ("skyrl", "05fdea7df10ed7dc6ce822d1eb4ca1c532de3e7e"),  # importance sampling with an average, at this commit only

@@ -65,7 +65,7 @@ class Place:
      for name in bundled_catalog().targets if name != "demo"],
 )  # fmt: skip
 def test_every_boundary_is_bound_at_every_commit_that_has_it(name):
-    """At releases, every 25th commit of main, and the commits that recipes name, as far as the mirror has them."""
+    """This is tested at releases, every 25th commit of main, and commits that recipes name, if the mirror has them."""
     target = bundled_catalog().targets[name]
     try:
         mirror = MIRRORS.path(name)

@@ -310,7 +310,7 @@ def decide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Decide]:
 @pytest.mark.slow
 @pytest.mark.parametrize("bug_id", few({bug: bug for bug in BY_TWIN}))
 def test_a_broken_twin_gives_the_other_verdict(decide, bug_id):
-    """Another test decides the pin."""
+    """The twin is a changed copy of the pin, which another test decides."""
     skip_without_python(bug_id.partition("-")[0].lower())
     twin, at_pin, at_twin = BY_TWIN[bug_id]
     assert {str(pin.ref): pin.expect for pin in RECIPES[bug_id].pins}[TWINS[twin][0]] == at_pin

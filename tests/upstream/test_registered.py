@@ -33,7 +33,7 @@ TARGET = replace(WHOLE, bindings=tuple(b for b in WHOLE.bindings if b.boundary i
     ("target", "members", "answering"), [pytest.param("verl", 24, 16, marks=pytest.mark.nightly), ("skyrl", 13, 10)]
 )
 def test_unbound_registered_functions_return_values(target, members, answering, tmp_path):
-    """The others need inputs that the family's model lacks: values, baselines, an option."""
+    """A few functions need inputs that the bound member of their family lacks: values, baselines, an option."""
     skip_without_python(target)
     bundled = bundled_catalog()
     file = tmp_path / f"{target}.py"

@@ -91,7 +91,7 @@ def test_the_checker_uses_little_memory(tmp_path, monkeypatch):
 
 
 def test_an_observation_takes_a_small_part_of_a_step(tmp_path, monkeypatch):
-    """Measured as CPU time of the run's thread. Two of a hundred steps are examined or have a call copied."""
+    """Measured as CPU time of the run's thread. Of a hundred steps, one is checked, and in another a call is copied."""
     said = _benchmark(tmp_path, monkeypatch, "watch.py", "--grpo", "40")
     found = re.search(r"time that watch itself measures in a checked step: ([\d.]+)% of a step", said)
     assert found is not None, said

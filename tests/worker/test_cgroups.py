@@ -1,4 +1,4 @@
-"""Control groups are made, filled and removed: real ones if this machine allows it, and in imitated folders."""
+"""Create, fill and remove control groups: real ones if this machine permits it, and imitations in plain folders."""
 
 import os
 import subprocess

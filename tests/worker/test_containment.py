@@ -1,4 +1,4 @@
-"""The first fork of a contained process: root gets its own PID namespace, other users do not yet."""
+"""The fork before containment: root gets a new PID namespace at once, other users only later."""
 
 import os
 import subprocess

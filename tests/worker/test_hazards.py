@@ -1,4 +1,4 @@
-"""Hostile code: every end of a probe becomes a reason, and nothing of it remains."""
+"""Hostile code: however a probe ends, the reason is reported, and no process or file remains."""
 
 import os
 import signal

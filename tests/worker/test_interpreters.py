@@ -1,4 +1,4 @@
-"""Another interpreter, contained: what it can see of its environment, and interpreters that cannot start."""
+"""Another interpreter in containment: the files of its environment that it can see, and errors at its start."""
 
 import json
 import sys

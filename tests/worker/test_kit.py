@@ -226,7 +226,7 @@ def test_simulated_ranks_exchange_values_and_restore_torch():
 
 
 def test_collectives_involve_only_the_ranks_of_a_group():
-    """The order may differ, and a rank that is alone in its group does not wait."""
+    """A rank that is alone in its group does not wait for other ranks."""
     import torch
 
     dist = torch.distributed

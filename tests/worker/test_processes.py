@@ -15,7 +15,7 @@ from sentinel.worker.processes import Leader
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no process descriptors here")
 
-#: Leads a group, has a child that keeps the pipe open, and ends on request.
+#: A script that leads a process group, has a child that keeps the pipe open, and ends on request.
 LEADER = """
 import os, sys, time
 if os.fork() == 0:

@@ -1,4 +1,4 @@
-"""Sessions: many calls in one fork, independent of each other, and nothing remains."""
+"""Sessions: the many calls in one fork do not affect each other, and no process remains."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -178,7 +178,7 @@ def test_what_the_code_passes_to_a_stand_in_is_reported_for_each_module_of_an_ad
 
 
 def test_only_lines_of_the_target_are_reported(process):
-    """Each pair of lines that ran one after the other is reported once per session."""
+    """Each pair of lines that ran in succession is reported once per session."""
     session = process.session()
     marks = ask(session, "inner", "lines").functions
     assert {mark.rpartition("/")[2].partition(" ")[0] for mark in marks} == {"code.py"}
@@ -196,7 +196,7 @@ def test_a_session_that_hangs_is_killed(lab):
 
 @pytest.mark.slow
 def test_slow_calls_share_one_timeout(lab):
-    """A call that is nearly as slow as the timeout would otherwise be repeated for every scenario of every law."""
+    """Otherwise calls that are nearly as slow as the timeout would be made for every scenario of every law."""
     session = lab.open(lab.write({"code.py": CODE}), "pkg", timeout=4.0).session()
     failure = ask(session, "dawdle", **{str(place): {} for place in range(100)})
     assert failure.reason == "its calls take more than 0.4 s each, and more than 4 s together"

@@ -1,4 +1,4 @@
-"""``sentinel adapt`` proposes bindings for a framework that has none, and asks where it guesses."""
+"""``sentinel adapt`` proposes bindings for a framework that has no adapter, and marks its guesses as questions."""
 
 import ast
 import json
@@ -246,7 +246,7 @@ def test_the_adapter_is_python_that_loads(tmp_path):
 
 
 def test_text_from_foreign_code_stays_in_comments(tmp_path):
-    """Its messages and strings end up in the adapter, which is a program."""
+    """Messages and strings of the framework's code are written into the adapter, which is a program."""
     text = (
         LOSSES.replace('"k3"', '"k3\\n\\ud800\\x1b[31m"')
         .replace('"k1"', '"k1"')
@@ -327,9 +327,9 @@ def test_an_adapter_is_written_and_tried(tmp_path, capsys, monkeypatch):
     assert rows["masked_sum"]["broken"] == {}
     assert len(rows["masked_sum"]["held"]) > 8
     assert "the_oracle_agrees" in rows["masked_mean"]["broken"]
-    assert rows["masked_mean"]["oracle_agrees_with"] == {}  # neither as a mean of each row, which fails for two rows
+    assert rows["masked_mean"]["oracle_agrees_with"] == {}  # a mean of each row does not agree either
     assert rows["seq_mean_loss"]["oracle_agrees_with"] == {
-        "loss_agg_mode": "seq-mean-token-sum",  # it takes a mask of booleans, which a failed call tells
+        "loss_agg_mode": "seq-mean-token-sum",  # the exception of a failed call shows that it takes a boolean mask
         "empty_rows": "counted",
     }
     text = (tmp_path / "mylab_adapter.py").read_text()

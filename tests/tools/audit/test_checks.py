@@ -1,4 +1,4 @@
-"""The checks of a configuration class are followed without importing it, and only as far as values are known."""
+"""The checks in a configuration class are evaluated without importing it, as far as the values are known."""
 
 import pytest
 

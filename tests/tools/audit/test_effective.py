@@ -1,4 +1,4 @@
-"""A configuration as settings, and the values that a run uses."""
+"""Convert a configuration to settings, and determine the values that a run uses."""
 
 import pytest
 

@@ -152,7 +152,7 @@ def test_subclasses_setattr_and_replace_are_read(tmp_path):
     ],
 )
 def test_every_way_to_write_an_option_makes_it_unknown(tmp_path, write):
-    """Both if the script makes the configuration, and if it parses it from its command line."""
+    """This holds if the script makes the configuration, and if it parses the configuration from its command line."""
     file = tmp_path / "train.py"
     file.write_text(f"args = C(beta=0, lr=1)\n{write}\nGRPOTrainer(args=args)\nprint(args)\n")
     launch = launch_of(file, (), ("C",))
@@ -375,7 +375,7 @@ def test_a_script_and_its_arguments_are_a_command(tmp_path):
 
 
 def test_a_configuration_is_found_like_hydra_finds_it(tmp_path, monkeypatch):
-    """By its folder, relative to the program, and its name."""
+    """Hydra finds it by its name and by its folder, which is relative to the program."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples" / "demo").mkdir(parents=True)
     (tmp_path / "examples" / "demo" / "rlvr.yaml").write_text("beta: 0.1\n")

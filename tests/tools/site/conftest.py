@@ -47,7 +47,7 @@ def few_recipes(folder: Path) -> Catalog:
 
 @pytest.fixture(scope="session")
 def few_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Catalog]:
-    """A report folder with a history, and the catalog, for tests that change nothing."""
+    """A report folder with a history, and the catalog, shared by the tests that do not change them."""
     folder = tmp_path_factory.mktemp("few")
     add_history(few_reports(folder / "reports"))
     return folder / "reports", few_recipes(folder / "recipes")

@@ -313,7 +313,7 @@ def test_axe_finds_nothing(at, browser, scheme, width):
 
 
 def test_a_hostile_page_runs_nothing(at, made):
-    """The content policy alone, on a page without any escaping."""
+    """Nothing on this page is escaped, so only the content security policy prevents scripts."""
     page = made / "hostile.html"
     head = (made / "index.html").read_text().partition("</head>")[0]
     page.write_text(

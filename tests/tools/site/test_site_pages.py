@@ -1,4 +1,4 @@
-"""The pages: inert, linked, small, reproducible, and consistent with the evidence."""
+"""The pages run no scripts from evidence, and are linked, small, reproducible and consistent with the evidence."""
 
 import json
 import re

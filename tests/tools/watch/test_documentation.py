@@ -1,4 +1,4 @@
-"""The example of docs/watch.md, exactly as written, in a new environment: it finds the bug and makes a recipe."""
+"""The example of docs/watch.md, run exactly as written in a new environment, finds the bug and writes a recipe."""
 
 import os
 import re
@@ -19,12 +19,12 @@ def _blocks(language: str) -> list[str]:
 
 
 def _typed(block: str) -> str:
-    """Return what a reader of a console block types: its lines after ``$``, with those that continue them."""
+    """Return the commands in a console block: the lines after ``$``, with their continuation lines."""
     return "".join(re.findall(r"^\$ ((?:.*\\\n)*.*\n)", block, re.MULTILINE))
 
 
 def _printed(block: str) -> list[str]:
-    """Return how the lines that a block shows begin, up to the first key or number: both differ from run to run."""
+    """Return the output lines of a console block, each up to its first key or number, which differ in each run."""
     lines = re.sub(r"^\$ (?:.*\\\n)*.*\n", "", block, flags=re.MULTILINE).splitlines()
     return [re.split(r"[-0-9…]|\bloss\b|per_token_gradient", line.strip())[0] for line in lines]
 

@@ -1,5 +1,5 @@
-"""Each invariant reports how it is broken, reports nothing if it holds, and is skipped with a reason if an input is
-unknown."""
+"""Each invariant is reported if it is broken, is not reported if it holds, and is skipped with a reason if an input
+is unknown."""
 
 import asyncio
 import inspect
@@ -28,7 +28,7 @@ _ROWS = {"advantages": torch.tensor([1.0, -1.0]), "ids": torch.tensor([[3, 4, 0]
 _TRAINER = SimpleNamespace(args=SimpleNamespace(num_generations=2))
 _MEAN = (2.0 + 3.0 + 0.5 + 1.0) / 4
 
-#: A trainer of transformers whose settings are all known, and one that an adapter documents.
+#: The facts about a trainer of transformers whose settings are all known.
 _FACTS: dict[str, Any] = {
     "class": "transformers.trainer.Trainer", "own": {}, "callbacks": {}, "collator": "", "changed": [], "random": [],
     "places": {"compute_loss": "Trainer.compute_loss (transformers/trainer.py:2122)"}, "device": "cpu",
@@ -650,7 +650,7 @@ def test_equal_processes_are_not_reported_as_different():
 
 @pytest.mark.slow
 def test_observing_an_optimizer_step_changes_nothing():
-    """Whatever trains: the step is counted, and no exception of ours reaches it."""
+    """For any trainer, the step is counted, and no exception of the watcher reaches the training."""
     watcher = Watcher(Budget(every=1, share=1.0))
     training = Training(watcher)
     training.attach()
@@ -705,7 +705,7 @@ def test_rows_are_copied_only_in_observed_steps(looked_at, monkeypatch):
     others = {name: one.flip(0) + 1 for name, one in _ROWS.items()}
     training._produce((_TRAINER,), {})
     training._hold((_TRAINER,), others)
-    others["advantages"].mul_(2)  # what was computed is known no longer
+    others["advantages"].mul_(2)  # so the computed values are no longer known
     training._consumed(others)
     assert said() == ["produced", "consumed"]
     monkeypatch.setattr("sentinel.tools.watch.training.LARGEST", 1)
@@ -718,7 +718,7 @@ def test_rows_are_copied_only_in_observed_steps(looked_at, monkeypatch):
 
 
 def test_dropped_rows_are_not_expected():
-    """Beside those of a batch before, what reaches the loss would seem to come from nowhere."""
+    """If a full queue drops the event of computed rows, rows that reach the loss are not compared with older rows."""
     watcher = Watcher(Budget())
     training = Training(watcher)
     for _ in range(watcher.events.maxsize):
@@ -736,7 +736,7 @@ def test_dropped_rows_are_not_expected():
 
 
 def test_what_reward_functions_return_is_recorded_and_unchanged():
-    """An iterator is not used up, and the call of every module stays what it is."""
+    """A returned iterator is not consumed, and ``torch.nn.Module.__call__`` is not replaced."""
 
     class Reward:
         def __call__(self, completions: Any) -> Any:
@@ -946,7 +946,7 @@ def test_sampled_log_probs_equal_those_of_all_tokens(monkeypatch):
 
 
 def test_sampled_log_probs_detect_a_wrong_token_but_not_a_loss():
-    """Nothing is said of a loss of which a part is not known."""
+    """A loss is not judged if some of its log-probs are unknown."""
     some = _LOG_PROBS.clone()
     some[0, 2], some[1, 1] = torch.nan, torch.nan
     assert _memory().look(*_answers(some, loss=2 * _MEAN)) == []

@@ -1,4 +1,4 @@
-"""The first process of a run starts its checker, the others find it, and no process waits at a closed socket."""
+"""The first process of a run starts the checker, the others connect to it, and none waits at a closed socket."""
 
 import socket
 from multiprocessing.connection import Connection
@@ -11,7 +11,7 @@ from sentinel.tools.watch import meeting
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / ("a temporary folder may be anywhere" * 4)  # no path of a socket is as long
+    folder = tmp_path / ("a temporary folder may be anywhere" * 4)  # longer than a socket's path may be
     folder.mkdir()
     monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(folder))
     return meeting.address(["demo", "events.jsonl"], ["json"])
@@ -37,7 +37,7 @@ def test_one_checker_is_launched_and_other_processes_join(place):
 
 def test_a_killed_checker_is_replaced(place):
     launched: list[int] = []
-    for _ in range(2):  # the socket is closed where launching ends, and its file stays
+    for _ in range(2):  # `joined` closes the socket after launching, but leaves the socket's file
         meeting.joined(place, lambda _: launched.append(1)).close()
     assert len(launched) == 2
 

@@ -1,4 +1,4 @@
-"""Workers of a Ray cluster are watched if their environment requests it, by one checker that outlives each of them."""
+"""Workers of a Ray cluster are watched if an environment variable requests it. Their common checker outlives each."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import pytest
 
 from tests.demo_kit import FRAMEWORK
 
-#: A driver of two workers, each a rank, which says nothing of Sentinel. It kills the one that has started the checker,
-#: as Ray ends its workers: what the other does after that is still looked at.
+#: A driver of two workers (two ranks), which does not mention Sentinel. It kills the worker that started the checker as
+#: Ray would. The calls of the other worker must still be checked.
 _DRIVER = """
 import os, time
 from pathlib import Path

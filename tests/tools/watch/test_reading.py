@@ -1,4 +1,4 @@
-"""A call of a run is read as the scenario from which the adapter makes the same call, and as no other scenario."""
+"""A call of a run is converted to the one scenario from which the adapter would make the same call."""
 
 import importlib
 import inspect
@@ -26,7 +26,7 @@ def agg_loss(values, mask, total, ids=None, power=1):
 
 
 def _call(boundary, inputs):
-    """A trainer always counts tokens: of the global batch, or of this one. Ids are for a model that is not there."""
+    """Pass a count of tokens as a trainer does: the global batch's, or else this batch's. ``ids`` have no effect."""
     mask, total = inputs["response_mask"], inputs["batch_num_tokens"]
     total = torch.as_tensor(mask.sum() if total is None else total)
     return {"loss": boundary.function(inputs["loss_mat"], mask, total, ids=torch.ones_like(mask, dtype=torch.long))}
@@ -52,7 +52,7 @@ def reading():
 
 
 def test_a_count_is_read_from_its_argument(reading):
-    """At its default it is another thing in the call (the mask's sum), and what is drawn are two counts of many."""
+    """The default count, the mask's sum, may be read as None."""
     assert reading.read(_parts(reading))["batch_num_tokens"] == 7
     assert reading.read(_parts(reading, total=torch.tensor(3)))["batch_num_tokens"] in (3, None)
 
@@ -68,7 +68,7 @@ def test_an_argument_unknown_to_the_adapter_is_named(reading):
 
 @pytest.mark.parametrize("instead", ["values", "ones"])
 def test_a_missing_input_has_the_functions_substitute(instead):
-    """As a loss has the log-probs of now where it is given none of the rollout."""
+    """For example, a loss uses the current log-probs if it is called without those of the rollout."""
 
     def loss(values, mask, total, ids=None, power=1):
         if mask is None:
@@ -94,7 +94,7 @@ def test_observed_keys_reproduce_the_functions_result(reading):
 
 
 def test_an_adapter_may_look_at_the_function_itself():
-    """TRL's reads the source of a loss to find out which losses this version has."""
+    """TRL's adapter reads the source of a loss to find out which losses this version has."""
 
     def call(boundary, inputs):
         assert "def agg_loss(" in inspect.getsource(boundary.function)
@@ -129,7 +129,7 @@ def test_an_adapter_that_calls_another_function_gives_no_reading():
 
 
 def test_a_function_that_needs_a_stubbed_package_is_not_read(monkeypatch):
-    """A value that a stub module decides is not a value of the run."""
+    """A value that depends on a stub module is not a value of the run."""
     monkeypatch.setattr(stubs.state(), "probing", True)
     monkeypatch.setattr(sys, "meta_path", [stubs.InertModules(["much_memory"]), *sys.meta_path])
     module = importlib.import_module("much_memory.inside")
@@ -150,7 +150,7 @@ def shifted_loss(data):
 
 
 def _call_shifted(boundary, inputs):
-    """A framework that has a column for the first token of the prompt, of which nothing is asked."""
+    """Call a function of tensors with an additional first column, which does not affect the result."""
     mask = inputs["response_mask"]
     data = {"values": inputs["loss_mat"], "mask": mask}
     data = {name: torch.nn.functional.pad(value.float(), (1, 0)) for name, value in data.items()}
@@ -158,7 +158,7 @@ def _call_shifted(boundary, inputs):
 
 
 def test_a_column_before_the_first_token_is_ignored():
-    """The adapter puts 0 there, and a run its own; the function itself shows that it makes no difference."""
+    """The adapter's column is 0, but the run's may have any value. Calls of the function show that it has no effect."""
     reading = _reading(shifted_loss, _call_shifted)
     data = {"values": torch.tensor([[9.0, 0.5, 2.0]]), "mask": torch.tensor([[0, 1, 1]]), "rows": torch.ones(1)}
     inputs = reading.read({path: at({"data": data}, path, {}) for path in reading.plan.paths})
@@ -167,7 +167,7 @@ def test_a_column_before_the_first_token_is_ignored():
 
 
 def test_an_effective_argument_is_not_attributed_to_the_adapter():
-    """However small the numbers are: of 0 and 0 nothing is told apart, of 1e-9 and 2e-9 something is."""
+    """Small numbers still show the effect of ``rows``: factors 1 and 2 change 1e-9, although they do not change 0."""
     reading = _reading(shifted_loss, _call_shifted)
     data = {"values": torch.tensor([[0.0, 1e-9]]), "mask": torch.tensor([[0, 1]]), "rows": torch.full((1,), 2.0)}
     with pytest.raises(Unreadable, match="rows"):
@@ -175,7 +175,7 @@ def test_an_effective_argument_is_not_attributed_to_the_adapter():
 
 
 def test_packed_tokens_are_read_as_one_response():
-    """Those of all responses, one behind the other; where a function tells responses apart, it is not so."""
+    """A one-dimensional tensor with the tokens of all responses is one row, unless the function separates responses."""
     reading = _reading()
     call = {"values": torch.tensor([0.5, 1.0, 8.0]), "mask": torch.tensor([1, 1, 0]), "total": torch.tensor(2)}
     inputs = reading.read({path: at({**call, "power": 1}, path, {}) for path in reading.plan.paths})
@@ -192,7 +192,7 @@ def test_packed_tokens_are_read_as_one_response():
 
 
 def test_a_difference_of_log_probs_is_read_as_two_inputs():
-    """The mask is in no such call: what the contract says of it is not looked at."""
+    """The call has no mask, so keys that depend on the mask are not compared."""
 
     def loss(ppo_kl, advantages, low, high):
         ratio = (-ppo_kl).exp()
@@ -215,7 +215,7 @@ def test_a_difference_of_log_probs_is_read_as_two_inputs():
 
 
 def test_an_option_that_the_adapter_leaves_off_is_not_read_as_off():
-    """At the adapter's reference, the values themselves, its coefficient makes no difference; at a run's it may."""
+    """The adapter passes the values as their own reference, so only a run's call shows the coefficient's effect."""
 
     def loss(values, mask, total, ids=None, power=1, coefficient=0.0, reference=None):
         away = 0.0 if reference is None else (coefficient * (values - reference).abs() * mask).sum()

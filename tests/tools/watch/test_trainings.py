@@ -1,4 +1,4 @@
-"""A real trainer of transformers is watched: a bug in it is named within a step, and no parameter changes."""
+"""A real trainer of transformers is watched: a bug is reported within a step, and watching changes no parameter."""
 
 import importlib
 from importlib.util import find_spec
@@ -13,12 +13,12 @@ from sentinel.tools.watch.invariants import INVARIANTS, Memory
 from sentinel.tools.watch.training import Training
 from sentinel.tools.watch.wrapping import Budget, Watcher
 
-#: Looked for, and not imported: each process that collects these tests would pay for it.
+#: The packages are only located. An import would slow down each process that collects these tests.
 pytestmark = pytest.mark.skipif(
     not all(map(find_spec, ("transformers", "accelerate"))), reason="the extra `trl` is not installed"
 )
 _STEPS = 3
-#: Settings of a trainer that prevent no invariant about a forward pass.
+#: Settings of a trainer under which every invariant about a forward pass is checked.
 _FACTS: dict[str, Any] = {
     "class": "transformers.trainer.Trainer", "own": {}, "callbacks": {}, "options": {}, "random": [], "changed": [],
     "distributed": "NO", "scaler": False, "generation": [], "loss_function": False, "smoothing": False, "collator": "",
@@ -139,7 +139,7 @@ def _trained(
                 trainer.ref_model = type(trainer.model)(trainer.model.config)
             if resume:
                 trainer.args.save_strategy, trainer.args.save_steps = "steps", 1
-                torch.manual_seed(time)  # without dropout, a training draws no random numbers after its beginning
+                torch.manual_seed(time)  # without dropout, a training draws random numbers only at its beginning
             trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-1" if resume and time else None)
         training.stop()
         watcher.restore()

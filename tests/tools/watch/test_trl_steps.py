@@ -165,7 +165,7 @@ def test_kto_compares_each_row_with_the_kl_and_weights_it():
 
 
 def test_dpos_loss_type_sft_is_the_mean_of_chosen_tokens():
-    """It does not depend on the sums of log-probs, of which the other loss types are functions."""
+    """Unlike the other loss types, it does not depend on the sums of log-probs."""
     had = {"loss_types": ["sft"], "loss_weights": [0.5], "ld_alpha": None, "precompute_ref_logps": False, "beta": 0.1,
            "use_weighting": False, "label_smoothing": 0.0, "f_alpha_divergence_coef": 1.0,
            "f_divergence_type": "reverse_kl"}  # fmt: skip
@@ -194,7 +194,7 @@ def test_a_reward_model_is_trained_on_margins_and_centered():
 
 @pytest.mark.parametrize("own", [True, False])
 def test_rloos_rewards_have_the_penalty_of_the_reference(own):
-    """The reference is a model of its own, or the trained one in its last passes, without the adapter."""
+    """The reference is a separate model, or the trained model without its LoRA adapter, in the last forward passes."""
     had = {"beta": 0.5, "normalize_advantages": False, "num_generations": 2, "reward_weights": [1.0]}
     forwards = _passes(trained_=[[-1.0, -2.0], [-1.0, -5.0]], reference_=[[-2.0, -2.0], [-3.0, -9.0]])
     forwards[1]["model"] = "reference" if own else "trained"

@@ -30,7 +30,7 @@ from sentinel.values.documents import read
 from sentinel.worker.client import Preloader
 from tests.demo_kit import FRAMEWORK
 
-#: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
+#: Trains on the framework's advantages until a call is copied. Without watching, trains for the same number of steps.
 _RUN = """
 import json, sys, time
 sys.path[:0] = [{framework!r}]
@@ -110,7 +110,7 @@ Said = Callable[..., tuple[int, str, str]]
 def said(
     warm_runs: Preloader, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Said:
-    """``said(*words)``: the command in this process; its status and what it prints."""
+    """Return ``said(*words)``, which runs the command in this process and returns (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: object) -> tuple[int, str, str]:
@@ -170,7 +170,7 @@ def test_a_killed_checker_costs_only_its_checks(tmp_path):
 @pytest.mark.parametrize("end", ["hangs", "dies", "says nonsense", "lies", "plans what is not there"])
 @pytest.mark.parametrize("point", ["at once", "with the modules", "with a plan", "with a call"])
 def test_a_hanging_or_ended_checker_costs_only_its_checks(monkeypatch, tmp_path, point, end):
-    """At every point of what the two say to each other. One that hangs leaves its socket full."""
+    """The checker fails at each point of the protocol. If it hangs, it no longer reads, and its socket becomes full."""
     ours, theirs = Pipe()
     module: Any = ModuleType("ending_rl")
     exec("def double(x):\n    return 2 * x\n", module.__dict__)
@@ -228,7 +228,7 @@ def test_a_process_that_ends_without_a_report_is_named(tmp_path, capfd, monkeypa
 
 
 def test_a_checker_receives_all_messages_before_it_checks_the_first(tmp_path, monkeypatch):
-    """Otherwise a run that ends would wait for slow checks, and its last calls would be lost."""
+    """Otherwise the end of a run would have to wait for slow checks, and its last calls would be lost."""
     ours, theirs = Pipe()
     left: list[bool] = []
     monkeypatch.setattr(checker.Checker, "_take", lambda *_: left.append(theirs.poll()))
@@ -277,7 +277,7 @@ def test_the_time_of_a_run_is_left_out_if_a_process_did_not_report_it(tmp_path, 
 
 
 def test_a_living_checker_is_waited_for(tmp_path, monkeypatch):
-    """On a busy machine it may need minutes. One that was killed leaves its socket's file behind."""
+    """A busy machine may delay a checker by minutes. A killed checker is not alive, although its socket file stays."""
     monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(meeting, "LONG_PATIENCE", 0.0)
     place = meeting.address(["demo"], ())
@@ -312,11 +312,11 @@ def test_a_dying_thread_reports_its_end(monkeypatch, tmp_path, capfd):
     watching._thread.join(10)
     assert "this process is no longer watched: SystemExit: no more" in capfd.readouterr().err
     watching.stop()
-    with pytest.raises(EOFError):  # what it had sent, then the end
+    with pytest.raises(EOFError):  # the messages that it had sent, then the end
         [theirs.recv() for _ in range(10)]
 
 
-#: What a run sends about a trainer.
+#: The message of a run about its trainer.
 _FACTS = {"class": "demo.Trainer", "own": {}, "changed": [], "random": [],
     "scaler": False, "distributed": "NO", "options": {}, "loss_function": False, "smoothing": False,
     "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {},
@@ -396,7 +396,7 @@ def test_a_loss_of_the_users_is_the_reason_why_nothing_was_examined(tmp_path, ca
 
 
 def test_the_checker_is_killed_before_the_run_when_memory_ends():
-    """A function that fills it fails there; and where the machine has none left, the checker is what goes."""
+    """The checker has a memory limit, and the kernel's out-of-memory killer selects it first."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -426,7 +426,7 @@ def test_a_large_events_file_is_rotated_and_a_full_disk_stops_writing(tmp_path, 
 
 
 def test_the_checker_does_not_join_the_training(tmp_path, monkeypatch):
-    """Code of the framework that it tries out would listen at the run's own address."""
+    """Otherwise framework code that the checker calls would use the run's own address of ``torch.distributed``."""
     launched: list[dict[str, str]] = []
     for name in (
         "RANK",
@@ -456,7 +456,7 @@ def _command(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.
 
 @pytest.mark.slow
 def test_the_command_stops_a_run(tmp_path):
-    """Whatever the command starts begins to watch by itself: the script says nothing of Sentinel."""
+    """Processes that the command starts are watched, although the script does not mention Sentinel."""
     script = (
         "import sys, time, torch\nfrom demo_rl.advantages import group_advantage\n"
         "mask, until = torch.tensor([[1, 1], [0, 0]]), time.monotonic() + 200\n"
@@ -474,7 +474,7 @@ def test_the_command_stops_a_run(tmp_path):
 
 @pytest.mark.slow
 def test_the_processes_of_a_run_share_one_checker(tmp_path):
-    """As a launcher starts them, each with its rank; what they find comes together, with the rank where it was seen."""
+    """Each process has a rank, as from a launcher. Their violations are collected, each with its rank."""
     rank = (
         "import sys, time, torch\nfrom pathlib import Path\nfrom demo_rl.advantages import group_advantage\n"
         "until = time.monotonic() + 200\n"
@@ -531,7 +531,7 @@ def test_a_run_without_an_events_folder_continues_unwatched(tmp_path):
 
 @pytest.mark.slow
 def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
-    """The run goes on, and its end says that nothing was examined."""
+    """The run continues, and reports at its end that nothing was examined."""
     script = (
         "import sentinel.tools.watch\n"
         "with sentinel.tools.watch.start('demo') as watching:\n    print(watching.ready(2.0), 'trained')\n"
@@ -549,7 +549,7 @@ def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_an_unknown_version_is_watched_or_reported(tmp_path):
-    """One whose function wants an argument that no adapter knows: its calls are no calls that the adapter makes."""
+    """The function of this version requires an argument that the adapter does not know, so its calls are not read."""
     shutil.copytree(FRAMEWORK / "broken" / "demo_rl", tmp_path / "demo_rl")
     file = tmp_path / "demo_rl" / "advantages.py"
     source = file.read_text(encoding="utf-8")
@@ -569,7 +569,7 @@ def test_an_unknown_version_is_watched_or_reported(tmp_path):
     assert ran.stdout == "[] True\n", ran.stderr
 
 
-#: A line that a checker writes.
+#: A line of an events file, as a checker writes it.
 _EVENT = {
     "event": "violation", "run": 1, "time": 1.5, "pid": 1, "process_rank": None, "target": "demo", "version": "",
     "law": "the_oracle_agrees", "rank": 1, "statement": "", "boundary": "demo_rl.advantages.group_advantage",
@@ -609,7 +609,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
     ],
 )
 def test_a_malformed_events_file_is_rejected_with_its_line(tmp_path, said, line, wrong):
-    """With one message and status 2; nothing in it reaches a checkout."""
+    """The command prints one message, exits with 2, and opens no checkout."""
     text = line if isinstance(line, (str, bytes)) else json.dumps(line)
     (tmp_path / "events.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
     status, shown, told = said("replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
@@ -654,7 +654,7 @@ def test_replay_explains_why_an_invariant_of_the_training_is_not_replayed(tmp_pa
 
 
 def test_foreign_text_in_events_is_escaped(tmp_path, said):
-    """Live and in a replay: an events' file is text that others may have written."""
+    """An events file may come from other people. Its text is escaped in live output and in a replay."""
     event = {**_EVENT, "subject": "\x1b[31mx", "boundary": "\x1b[31mred", "symptom": "\x1b", "key": "\x1b[0m"}
     event |= {"detail": "\x1b[2J", "variants": None}
     (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")
@@ -669,7 +669,7 @@ def test_the_checkers_output_is_escaped(capsys):
     assert "red" in said
 
 
-#: Calls a bound function, or not, once the functions that are loaded have been read.
+#: Runs ``call`` after all loaded functions were read.
 _RUN_OF_FEW = """
 import gc, time, torch
 from demo_rl.advantages import group_advantage
@@ -683,7 +683,7 @@ _CALL = "group_advantage({first}torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]])
 _KILL = "import gc, os; [os.kill(one.checker, 9) for one in gc.get_objects() if type(one).__name__ == 'Watching']"
 
 
-#: Ends while its checker is stopped, so that no function can have been read before, however busy the machine is.
+#: Ends while the checker is stopped, so that no function has been read, at any speed of the machine.
 _TOO_SHORT = """
 import gc, os, signal, threading
 import demo_rl
@@ -710,7 +710,7 @@ _TAKES_MORE = [
     ("index: list[str]\n", "index: list[str], shift: float = 0.0\n"),
     ("(-1) * response_mask", "(-1) * response_mask + shift"),
 ]
-#: How the framework is another one, what the run does, and why nothing is known of it then.
+#: Edits of the framework, the script of the run, and the reason why nothing was examined.
 _UNREAD = {
     "short": ((), _TOO_SHORT, "no function of the run could be watched: the run ended before the function was read"),
     "fails": ((), f"{_TOO_SHORT}raise SystemExit(3)", "no function of the run could be watched: the run ended before"),
@@ -736,7 +736,7 @@ _UNREAD = {
     [pytest.param(*_UNREAD[name], id=name, marks=[pytest.mark.nightly] * (name == "killed")) for name in _UNREAD],
 )
 def test_a_run_without_a_read_call_exits_with_2(tmp_path, edits, script, why):
-    """The command says so first and last, and prints no result; the status is 2 whatever the run's own is."""
+    """The last line gives the reason, and no result is printed. The status is 2, whatever the status of the run is."""
     _demo(tmp_path, *edits)
     ran = _command(tmp_path, "--target", "demo", "--every", "1", "--", sys.executable, "-c", script, PYTHONPATH=".")
     assert ran.returncode == 2, ran.stderr
@@ -746,6 +746,6 @@ def test_a_run_without_a_read_call_exits_with_2(tmp_path, edits, script, why):
     assert first == "sentinel watch: watching starts when a process of this command imports demo"
     assert others[-1].startswith(f"nothing was examined: {why}")
     assert ("; the command itself ended with status 3" in others[-1]) == ("SystemExit(3)" in script)
-    if edits is _NEEDS_MORE:  # what cannot be set up is said when the run begins, with its cause
+    if edits is _NEEDS_MORE:  # a function that cannot be watched is reported when the run begins, with the cause
         assert others[0].startswith("sentinel watch: cannot watch demo_rl.advantages.group_advantage: DriftError: ")
         assert "now requires 'horizon'" in ran.stderr

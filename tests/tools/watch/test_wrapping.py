@@ -113,7 +113,7 @@ def test_results_of_methods_are_copied_with_the_call(module, watcher):
     methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
     watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
     assert module.Trainer().loss(3) == 70
-    assert module.Trainer().log_probs(1) == (2, None)  # outside of a watched call nothing is kept
+    assert module.Trainer().log_probs(1) == (2, None)  # outside a watched call, the result is not copied
     assert watcher.copies.get_nowait()[2] == {("self", ("()", "log_probs"), ("[]", 0)): 6}
     assert watcher.copies.empty()
 
@@ -203,7 +203,7 @@ def test_a_tensor_whose_values_are_elsewhere_is_not_copied(module, watcher):
 
 
 def test_nothing_is_copied_into_a_graph_that_is_recorded(module, watcher, monkeypatch):
-    """What is recorded is replayed at every step: a copy in it would be one of each of them."""
+    """A recorded CUDA graph is replayed at every step, so a copy inside the graph would be repeated at every step."""
     watcher.watch(_plan("double", ("args",)))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -251,12 +251,12 @@ def test_one_call_in_n_is_copied_within_the_budget(module):
     for number in range(5):
         module.double(number)
     none.restore()
-    assert none.copies.qsize() == 1  # the first is always taken
+    assert none.copies.qsize() == 1  # the first call is always copied
     assert none.budget.held_back == 4
 
 
 def test_a_call_that_is_not_copied_is_cheap(module):
-    """By the time of this process, of the best of several tries: what else the machine does is no concern."""
+    """Measured as this process's CPU time, best of several tries, so that other work on the machine does not matter."""
 
     def seconds() -> float:
         began = time.process_time()
@@ -279,7 +279,7 @@ def test_a_call_that_is_not_copied_is_cheap(module):
     [(0.04, 1.0, 0.0, True), (0.06, 1.0, 0.0, False), (0.015, 0.02, 0.0, True), (0.0, 1.0, 11.0, False)],
 )
 def test_a_step_has_its_own_time_limit(cost, step, spent, allowed):
-    """A twentieth of it, or what nobody notices; and what sends copies counts as what makes them."""
+    """Copies may take a twentieth of a step, or an unnoticeably short time. The time to send them counts too."""
     budget = Budget(share=0.01, began=time.perf_counter() - 1000.0, spent=1.0, sending=spent)
     assert budget.allows(cost, step) is allowed
     assert budget.held_back == (not allowed)
@@ -306,7 +306,7 @@ def test_functions_are_pickled_by_their_name(module, watcher):
 
 @pytest.mark.parametrize(("name", "path"), [("add", ("a",)), ("Trainer.loss", ("x",))])
 def test_functions_pickled_by_value_are_not_watched(module, watcher, name, path):
-    """As Ray does with functions of a script: there is a queue and a lock behind a watched one."""
+    """Ray pickles the functions of a script by value. The pickle must not contain the watcher's queue and lock."""
     cloudpickle = pytest.importorskip("cloudpickle")
     watcher.watch(_plan(name, path))
     cloudpickle.register_pickle_by_value(module)
@@ -321,7 +321,7 @@ def test_functions_pickled_by_value_are_not_watched(module, watcher, name, path)
 
 
 def test_a_plain_function_is_watched_in_tasks_of_a_loop(module, watcher):
-    """The calls of tasks that wait for each other are kept apart; coroutines themselves are said not to be watched."""
+    """Calls in concurrent tasks are copied separately. (Coroutines themselves are reported as not watched.)"""
     methods = {"log_probs": ("watched_module", "Trainer.log_probs")}
     watcher.watch(_plan("Trainer.loss", ("self", ("()", "log_probs"), ("[]", 0)), methods=methods))
 
