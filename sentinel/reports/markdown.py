@@ -44,11 +44,7 @@ def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -
 
 
 def bug_list(items: Iterable[tuple[str, Brief]], room: int = LIMIT) -> str:
-    """Return a Markdown list of bugs, each with title, place, severity, one wrong number and the command to repeat it.
-
-    :param items: (line about the bug, summary) pairs.
-    :param room: maximum number of characters; further bugs are only counted.
-    """
+    """Return a Markdown list of (line, summary of a bug) pairs. Bugs beyond ``room`` characters are only counted."""
     text, missing = "", 0
     for line, about in items:
         grade = f" ({escaped(about.grade)})" if about.grade else ""

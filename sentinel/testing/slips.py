@@ -102,10 +102,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _of_inputs(contract: Contract, change: Callable[[_Inputs], _Inputs]) -> Contract:
-    """Return a contract whose oracle receives modified inputs.
-
-    :param change: takes the inputs; returns new values for some of them.
-    """
+    """Return a contract whose oracle receives inputs in which ``change`` has replaced some values."""
     oracle = contract.oracle
     assert oracle is not None
     return replace(contract, oracle=lambda inputs: oracle({**inputs, **change(dict(inputs))}))

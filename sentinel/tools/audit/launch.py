@@ -262,10 +262,7 @@ def _settings_file(script: Path | None, name: str) -> Path | None:
 
 def setting_of(word: str) -> tuple[str, Any]:
     """Split ``KEY=VALUE`` into name and value. The key may have the form of Hydra (``+KEY``) or of argparse
-    (``--key-words``).
-
-    :raises SentinelError: if the word has another form.
-    """
+    (``--key-words``)."""
     name, equals, text = word.partition("=")
     name = spelled(name.strip("+ "))
     if not equals or not name:
