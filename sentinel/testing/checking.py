@@ -481,8 +481,8 @@ class Check:
         return {}
 
     def _sides(self, bound: Bound, finding: Finding) -> list[dict[str, Any]]:
-        """Return the sides of padding that exclude the finding's masks, each as a choice for all masks that the
-        function takes: ``{"response_mask": "right"}``."""
+        """Return settings that restrict the function's masks to one side of padding (``{"response_mask": "right"}``):
+        one for each side that excludes the finding's masks."""
         masks = [
             item.name
             for item in self.contract.inputs

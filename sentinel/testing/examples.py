@@ -12,7 +12,7 @@ _CHOSEN = {"algorithm": "ppo", "estimator": "grpo", "statistic": "whiten", "surg
 #: Contract -> an optional input that is a parameter of the example function nevertheless.
 _ALSO = {"supervised_loss": "labels", "token_log_probs": "token_ids", "row_surgery": "count"}
 
-#: String inputs that hold data. All other string inputs are options.
+#: String inputs that are data. All other string inputs are options.
 _DATA = ("ground_truth",)
 
 #: Contract -> the example function's return value, if it is not the first output that the contract observes.

@@ -283,7 +283,7 @@ def _edge(finding: Finding) -> str:
 
 
 def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
-    """Return the exception of a failed call as text and as an object, or None in place of the object if it is unknown.
+    """Return the exception of a failed call, as text and as an object. The object is None if it was not recorded.
 
     :param what: the reason of the failure, which contains the text of the exception.
     """

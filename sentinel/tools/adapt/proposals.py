@@ -32,7 +32,7 @@ _HELPER = re.compile(
 #: Annotation -> the value for a required parameter that matches no input. It makes the function callable.
 _PLACEHOLDERS = {"bool": False, "int": 1, "float": 1.0, "str": ""}
 _TENSORS = re.compile(r"tensor|Sequence|List|list\[|ndarray|Batch|Dict|dict", re.I)
-#: (pattern of a name, value): the value for a parameter that is a bound. No scenario reaches this bound.
+#: (pattern, value): a parameter whose name contains the pattern is a bound; it gets this value, which is never reached.
 _BOUNDS = ((r"ratio|frac", 0.0), (r"min|lower|floor", -1e4), (r"max|upper|cap|limit", 1e4))
 #: Names of parameters: for the step of a learning-rate schedule, and for the response and the correct answer of a
 #: reward rule.
@@ -106,7 +106,7 @@ def _names(words: str, *others: tuple[str, Any]) -> list[tuple[str, Any]]:
     return [*((word, word) for word in words.split()), *others]
 
 
-#: The contracts, from the most to the least specific. Of two contracts that fit equally well, the first is tried first.
+#: The contracts, from the most to the least specific. Of contracts that fit equally well, the first one is tried.
 KINDS = (
     Kind(
         "policy_loss", r"polic|actor|pg_|_pg|ppo|grpo|loss",

@@ -21,7 +21,7 @@ _LARGEST, _MOST = 2_000_000, 200
 
 
 def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return option -> accepted values, for the options whose values are checked by code in the folders.
+    """Return option -> accepted values, for the options that code in the folders checks.
 
     A check that does not accept the default is ignored, because it concerns another variable of the same name. If
     several checks differ, all their values are returned.

@@ -30,7 +30,7 @@ from sentinel.values.files import regular_bytes
 _DEEPEST = 12
 
 #: Maximum number of sections that are read. Without a limit, twelve classes, each with ten fields of the next class's
-#: type, would give 10^12 sections.
+#: type, would lead to 10^12 sections.
 _MOST = 2000
 
 #: A function that returns the file of a dotted module, or None if the file is not found.
@@ -359,7 +359,7 @@ class _Modules:
         yield from found.items()
 
     def _sections(self, item: _Field) -> list[_Class]:
-        """Return the classes with fields that an annotation names, including the members of a union."""
+        """Return the classes that an annotation names, including members of a union, if they have annotated fields."""
         named = [self.class_named(module, name) for module, name in self._named(item.module, item.annotation)]
         return [
             owner

@@ -309,7 +309,7 @@ class ParsedScript:
     def _unchanged(
         self, names: Collection[str], arguments: Mapping[str, Argument]
     ) -> Iterator[tuple[str, Mapping[str, Argument]]]:
-        """Yield each name with the arguments that no statement of the script sets on it."""
+        """Yield each of these names with the arguments that the script does not assign (``args.beta = 1``)."""
         written = {
             option
             for statement, _ in _statements(self.tree)

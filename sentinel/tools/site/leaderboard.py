@@ -43,7 +43,7 @@ class Place:
 
 
 def leaderboard(material: Material) -> Iterator[Place]:
-    """Yield the frameworks, sorted by name."""
+    """Yield the row of each framework, sorted by the framework's name."""
     for table in tables(material):
         lives = [life for row in table.rows if (life := life_of(row.bug)) is not None]
         days = [span["days"] for life in lives for span in life["spans"] if span["over"] and span["days"] is not None]

@@ -40,7 +40,7 @@ TRIGGERS = {
     "unreachable": "nothing in the framework (hardening)",
 }
 
-#: :data:`TRIGGERS` in the short form of the list of bugs.
+#: Short forms of :data:`TRIGGERS` for the list of bugs.
 _SHORT_TRIGGERS = {
     "default": "default settings",
     "configuration": "non-default settings",
