@@ -1,8 +1,8 @@
 """Compare new evidence with recorded evidence, and report whether the verdict is better, worse or only different.
 
 The verdict, the kind of reason and the observation are compared. Numbers may differ by a tolerance that depends on the
-dtype, because another CPU or torch version may sum in another order. Differences of the environment are reported but do
-not count.
+dtype, because another CPU or torch version may sum in another order. Differences of the environment are reported
+separately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sentinel.values.tolerance import Tolerance
 
 @dataclass(frozen=True)
 class Difference:
-    """One element that differs between two documents. ``within`` is True if the difference is within the tolerance."""
+    """An element that differs between two documents. ``within`` is True if the difference is within the tolerance."""
 
     where: str
     recorded: str
@@ -45,7 +45,7 @@ class Difference:
 
 
 def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = BARE) -> Iterator[Difference]:
-    """Yield every element that differs between two evidence documents, including differences within the tolerance."""
+    """Yield each element in which two values of evidence differ, including differences within the tolerance."""
     if is_tensor(recorded) and is_tensor(now):
         for part in ("dtype", "shape"):
             if recorded[part] != now[part]:
@@ -77,8 +77,8 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
 
 
 def number(value: Any) -> float | None:
-    """Return a value of an evidence document as a float. Return None for integers, booleans and text, which must be
-    equal.
+    """Return a float of an evidence document, including NaN and infinity. Return None for integers, booleans and text,
+    which are compared exactly.
     """
     if isinstance(value, float):
         return value
@@ -94,7 +94,7 @@ def _show(value: Any) -> str:
 
 Recorded = Mapping[str, Any]
 
-#: If one of these differs, the entry is updated even if verdict and numbers are equal.
+#: Facts whose change updates an entry even if its verdict and numbers are unchanged.
 _SUBJECT = ("refs", "recipe", "binding", "contract", "boundary", "checkout", "scenario", "variants")
 _SHOWN = 3
 
@@ -118,18 +118,18 @@ def difference(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def is_unavailable_here(recorded: Recorded, now: Recorded) -> bool:
-    """Return True if this machine lacks the revision, or the Python version, that the recorded verdict needs.
+    """Return True if this machine lacks the revision or the Python version that the recorded verdict needs.
 
-    Such a result says nothing about the code. But if the verdict was recorded with the same Python version, the code
-    itself now requires another one, and the function returns False.
+    The new verdict then reports nothing about the code. Return False if the verdict was recorded with the same Python
+    version, because the code itself then requires another version now.
     """
     then, here = (str((side["environment"] or {}).get("python")).rpartition(".")[0] for side in (recorded, now))
     return now["kind"] == "ref" or (now["kind"] == "python" and then != here)
 
 
 def circumstances(recorded: Recorded, now: Recorded) -> list[str]:
-    """Return the differences that do not affect the verdict: environment, and versions of Sentinel, recipe, adapter
-    and code.
+    """Return, as sentences, the differences that do not affect the verdict: environment, and versions of Sentinel,
+    recipe, adapter and code.
     """
     there, here = _circumstances(recorded), _circumstances(now)
     names = sorted(set(there) | set(here))
@@ -151,7 +151,8 @@ def _verdict_difference(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def direction(recorded: Recorded, now: Recorded) -> str:
-    """Return whether the verdict got better or worse, or ``drifted`` if only the measured values changed."""
+    """Return how the verdict changed: ``newly broken``, ``newly fixed``, ``newly inconclusive``, ``no longer
+    available``, or ``drifted`` if only the values or the code's interface changed."""
     if recorded["verdict"] == now["verdict"] or now["verdict"] == "changed":
         return "drifted"
     if now["kind"] == "drift":
@@ -177,7 +178,7 @@ def _drift(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def _compare_keys(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
-    """Yield each observation key of either document, with the elements that differ."""
+    """Yield each observation key of the two documents, with the elements that differ."""
     there, here = flat(recorded["observation"]), flat(now["observation"])
     for key in sorted(set(there) | set(here)):
         if key not in here or key not in there:
@@ -266,7 +267,7 @@ class Verification:
 
 
 def verify_report(recorded: Recorded, now: Recorded) -> Verification:
-    """Compare recorded evidence with a new decision of the same recipe, key by key."""
+    """Compare recorded evidence with new evidence of the same recipe, key by key."""
     agreements = []
     for key, differences in _compare_keys(recorded, now):
         outcome = (
@@ -284,11 +285,11 @@ def verify_report(recorded: Recorded, now: Recorded) -> Verification:
 
 @dataclass(frozen=True)
 class Update:
-    """The changes that were made to a baseline.
+    """The changes that an update made to a baseline.
 
     :ivar changed: one line per written or removed entry, ``<place>: <change>``.
-    :ivar kept: one line ``<place>: <verdict>; <reason>`` per recorded verdict that the run could not repeat here,
-        because the mirror lacks the commit or Python has another version. Such entries stay.
+    :ivar kept: one line ``<place>: <verdict>; <reason>`` per recorded verdict that this machine cannot repeat, because
+        the mirror lacks the commit or Python has another version. Such entries are not changed.
     :ivar examined: the number of compared verdicts.
     """
 
@@ -298,9 +299,9 @@ class Update:
 
 
 def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool = False) -> Update:
-    """Update a baseline from the last run in a report folder. Unchanged entries stay the same, byte for byte.
+    """Update a baseline from the last run in a report folder. The lines of unchanged entries are not modified.
 
-    If the baseline stores a target of the run as single files, they are converted to lines.
+    If the baseline stores a target of the run as single files, these are converted to lines.
 
     :param prune: remove the entries of the run's targets for which the run has no verdict.
     :raises NothingExamined: if the run has no evidence.
@@ -318,7 +319,7 @@ def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool =
         for place, document in fresh.items():
             if place.parts[0] != target:
                 continue
-            # A baseline records the findings of searches, but not the thousands of laws that hold or do not apply.
+            # A baseline contains the findings of searches, but not the thousands of laws that hold or do not apply.
             if place not in before and not document["bug_id"] and document["verdict"] in ("fixed", "unavailable"):
                 continue
             facts = {**facts_of(document, recipes, store.subject_of(place)), **decided_with}
@@ -338,7 +339,8 @@ def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool =
 
 
 def _is_unreachable_here(recorded: Recorded, document: Document) -> bool:
-    """Return True if this machine lacks the revision, or the Python version, that the recorded verdict needs."""
+    """Return True if the new verdict is only unavailable because of this machine, and must not replace the recorded
+    one."""
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
     return recorded["verdict"] not in UNDECIDED or (document["kind"] == "ref" != recorded.get("kind"))

@@ -1,4 +1,4 @@
-"""Summarise one verdict for a person: title, severity, place, one wrong number, and the command that repeats it."""
+"""Summarise one verdict: title, severity, place in the code, one wrong number, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sentinel.targets.refs import Ref
 class Brief:
     """The summary of a verdict. Every field is safe to print on a terminal.
 
-    :ivar rank: a sort key: 0 for the highest severity, the largest for verdicts without a severity.
+    :ivar rank: a sort key. It is 0 for the highest severity, and largest for verdicts without a severity.
     :ivar grade: severity and realism of the recipe, such as ``high, default``; for a law, its rank.
     :ivar number: one wrong number with the right one; empty if there is none.
     """

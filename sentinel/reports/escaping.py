@@ -20,11 +20,11 @@ _HIDDEN = re.compile(
     "\ud800-\udfff\U00013430-\U0001345f\U0001bca0-\U0001bcaf\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _HIDDEN_IN_A_LINE = re.compile(f"[\t\n]|{_HIDDEN.pattern}")
-#: Commands to a CI runner in any output: ``::command::`` at the start of a line, ``##[command]`` anywhere.
+#: Commands that a CI runner executes: ``::command::`` at the start of a line of output, ``##[command]`` anywhere.
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
-#: Longer text is cut in the middle, so that the traceback of a recursion error does not fill megabytes.
+#: Maximum number of characters of a text. The middle of longer text, such as the traceback of a recursion, is removed.
 LONGEST = 20_000
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
@@ -40,7 +40,7 @@ _WINDOWS = re.compile(r"(?<!\w)[A-Za-z]:\\(?:[^\s\"'<>|\\]+\\)*([^\s\"'<>|\\]+)"
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""Return the text with every control character or invisible character as an escape such as ``\x1b``.
+    r"""Replace control characters, invisible characters and commands to a CI runner by escapes such as ``\x1b``.
 
     :param lines: keep line feeds and tabs.
     """
@@ -66,14 +66,14 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Return the paragraphs of a text, each without line breaks."""
+    """Return the paragraphs of a text, each as one line."""
     return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
 def shorten(text: str) -> str:
-    """Return the text, without its middle if it is longer than :data:`LONGEST`.
+    """Remove the middle of a text that is longer than :data:`LONGEST`.
 
-    The text is cut between words, because :func:`portable` would not recognise half of a path.
+    The text is cut between words, because :func:`portable` does not recognise half of a path.
     """
     if len(text) <= LONGEST:
         return text
@@ -85,8 +85,8 @@ def shorten(text: str) -> str:
 def portable(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
     """Remove absolute paths, user names, memory addresses and credentials in URLs from a text.
 
-    :param places: folders and their replacements, such as ``("/cache/ab12", "<checkout>")``. They and the machine's own
-        folders (temporary, home, interpreter) are replaced first; of any other path only the last part stays.
+    :param places: folders and their replacements, such as ``("/cache/ab12", "<checkout>")``. These folders and the
+        machine's own (temporary, home, interpreter) are replaced. Any other path is reduced to its last part.
     """
     text = _CREDENTIALS.sub("", text)
     text = _ADDRESS.sub("0x...", text)
@@ -103,12 +103,12 @@ def portable(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def message(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """Return a text as one safe line without local paths."""
+    """Return a text as one line that is safe to print and has no local paths."""
     return visible(portable(shorten(text), places).strip())
 
 
 def passage(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """Return a text of several lines, such as a traceback, safe to print and without local paths."""
+    """Make a text of several lines, such as a traceback, safe to print, and remove local paths from it."""
     return visible(portable(shorten(text), places).strip("\n"), lines=True)
 
 
@@ -131,8 +131,8 @@ def _replace(text: str, places: tuple[tuple[str, str], ...]) -> str:
 
 @lru_cache(maxsize=256)
 def _patterns(places: tuple[tuple[str, str], ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Return patterns that match local folders. The longest come first, so that a folder inside another is replaced
-    first.
+    """Return patterns that match local folders. Longer folders come first, so that a folder inside another one is
+    replaced before it.
     """
     usable = {(place.rstrip("/\\"), name) for place, name in places if Path(place).is_absolute()}
     ordered = sorted((item for item in usable if len(item[0]) > 1), key=lambda item: (-len(item[0]), item))

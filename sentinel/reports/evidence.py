@@ -1,7 +1,7 @@
 """Convert a decision to evidence: a JSON document with everything that another person needs to check the verdict.
 
-The same recipe, adapter, commit and environment give the same bytes: keys are sorted, floats round-trip, and nothing
-about the run (time, duration, host, user, folders) is included.
+The same recipe, adapter, commit and environment lead to the same bytes: keys are sorted, floats round-trip, and no
+facts about the run (time, duration, host, user, folders) are included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Places = tuple[tuple[str, str], ...]
 
 
 def evidence(decision: Decision) -> Document:
-    """Return the evidence document of a decision."""
+    """Convert a decision to its evidence document."""
     recipe, verdict, measured = decision.recipe, decision.verdict, decision.measurement
     places = places_of(decision)
     document = {
@@ -75,11 +75,11 @@ def evidence(decision: Decision) -> Document:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """Return a document as JSON text in ASCII, with sorted keys, one line per row of numbers, and a final line feed.
+    """Return a document as ASCII JSON with sorted keys, one line per row of numbers, and a final line feed.
 
     :raises ValueError: if a float is not finite; :func:`evidence` writes such floats as tagged strings.
     """
-    # Escape ``##[``, because a CI runner executes ``##[command]`` in any output. JSON has it only inside strings.
+    # Escape ``##[``, because a CI runner executes ``##[command]`` in any output. In JSON it occurs only inside strings.
     return to_json(document).replace("##[", "#\\u0023[") + "\n"
 
 
@@ -87,9 +87,9 @@ _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, sort_keys=True).e
 
 
 def to_json(value: Any, step: str = "  ", indent: str = "", flat: bool = False) -> str:
-    """Return JSON with one line per row of numbers; ``json.dumps(indent=...)`` writes one line per number.
+    """Return JSON with one line per row of numbers, whereas ``json.dumps(indent=...)`` writes one line per number.
 
-    :param flat: write a mapping of scalars on one line, too.
+    :param flat: also write a mapping of scalars on one line.
     """
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     nested = any(isinstance(item, (Mapping, list, tuple)) for item in items)
@@ -124,14 +124,13 @@ def validate(document: Any) -> None:
 
 
 def reason(decision: Decision) -> str:
-    """Return the reason of a decision's verdict as text that is safe to print. If the verdict has no reason,
-    return that of the failure."""
+    """Return the reason of a decision's verdict, or otherwise of its failure, as text that is safe to print."""
     text = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
     return message(text, places_of(decision))
 
 
 def ref_text(ref: Ref) -> str:
-    """Return the ref as text. For a working tree, leave out the folder; the tree hash identifies the tree."""
+    """Return a ref as text. For a working tree, omit the folder, because the tree hash identifies the tree."""
     return ref.kind if ref.kind in ("path", "installed") else str(ref)
 
 
@@ -210,7 +209,7 @@ def json_comparison(item: Comparison) -> Document:
 
 
 def _checks(decision: Decision) -> Document | None:
-    """Return the results of the checks that repeat a call. A check that was not made is null."""
+    """Return the results of the checks that repeat a call. The result of a check that was not made is null."""
     measured = decision.measurement
     if measured is None:
         return None
@@ -229,7 +228,7 @@ def _failure(decision: Decision, places: Places) -> Document | None:
 
 
 def _json(value: Any, where: str) -> Any:
-    """Convert to JSON types; NaN and infinities become tagged strings."""
+    """Convert a value to JSON types. NaN and infinities become tagged strings."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, dict):
@@ -252,8 +251,8 @@ _LOUD = ("raised", "exception", "error")
 
 
 def with_behaviour(document: Document) -> Document:
-    """Return a document with the additional fields of published reports: ``status`` and, if the verdict is reproduced
-    or fixed, the observed and expected behaviour.
+    """Add the fields of published reports to a document: ``status`` and, if the verdict is reproduced or fixed, the
+    observed and expected behaviour.
 
     The fields ``observed_*`` contain only observed values; ``expected_safe_behavior`` comes from the recipe or the law.
     """
@@ -278,12 +277,12 @@ def with_behaviour(document: Document) -> Document:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return True if a value of evidence is a tensor."""
+    """Return True if a value in a document is the record of a tensor."""
     return isinstance(value, Mapping) and value.keys() >= {"dtype", "shape", "tensor"}
 
 
 def bare(value: Any) -> Any:
-    """Return a value of evidence with plain lists in place of tensors."""
+    """Replace the tensor records in a value of a document by nested lists."""
     if is_tensor(value):
         return value["tensor"]
     if isinstance(value, Mapping):
@@ -292,13 +291,13 @@ def bare(value: Any) -> Any:
 
 
 def _observed(document: Document) -> dict[str, Any]:
-    """Return the observed value at each address that was compared. If none was compared, return all observed values."""
+    """Return address -> observed value for the addresses that were compared, or for all if none was compared."""
     compared = {item["key"]: bare(item["observed"]) for item in document["comparison"]}
     return compared or {key: bare(value) for key, value in flat(document["observation"]).items()}
 
 
 def flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Return an observation as one mapping from address (``baseline.loss``) to value."""
+    """Flatten an observation to one mapping: address (``baseline.loss``) -> value."""
     return {
         address(variant, key): value for variant, values in (observation or {}).items() for key, value in values.items()
     }

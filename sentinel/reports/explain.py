@@ -1,4 +1,4 @@
-"""Write the failure text of a pytest item: expected and observed values, the place, and the command that repeats it."""
+"""Write the failure text of a pytest item: verdict, place in the code, values, and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sentinel.values.literals import Tensor, plain
 _LONGEST_VALUE = 48
 #: Maximum number of table rows for one value.
 _MOST = 5
-#: Number of characters to show before the place where two long values begin to differ.
+#: Number of characters that are printed before the first difference of two long values.
 _LEAD = 12
 
 
@@ -73,13 +73,13 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """Return the scenario that a search drew, as text; empty for a recipe, because its file shows the scenario."""
+    """Return the scenario that a search drew, as text; empty for a recipe, whose file contains the scenario."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def scenario_lines(document: Mapping[str, Any]) -> list[str]:
-    """Return the scenario of a recipe, one input per line, followed by the differences of each variant."""
+    """Return the scenario of a recipe as lines: one per input, then one per input that a variant changes."""
     variants = document.get("variants") or {}
     scenario = document.get("scenario") or document.get("constructed_scenario") or {}
     parts = [("", scenario), *((f"{message(name)}: ", variants[name]) for name in variants)]
@@ -87,7 +87,7 @@ def scenario_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _literal(value: Any) -> str:
-    """Return an input's value in full, in the language of recipes, so that a user can copy it."""
+    """Return an input's value in full, in the notation of recipes, so that a user can copy it."""
     if isinstance(value, Mapping) and set(value) == {"tensor", "dtype"}:
         return f"{_literal(value['tensor'])} {message(value['dtype'])}"
     return message(json.dumps(plain(value), default=repr))
@@ -102,7 +102,7 @@ def _table(decision: Decision) -> str:
 
 
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
-    """Return the table rows for a comparison: one row, or for long values one row for each element that differs."""
+    """Return the table rows for a comparison: one row, or one row per differing element if the values are long."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
@@ -134,10 +134,10 @@ def _matches(item: Comparison) -> str:
 
 
 def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
-    """Return the cells of a row: observed values, the value with the bug, the value without the bug.
+    """Return the cells of a row: the observed values, the value with the bug, and the value without the bug.
 
-    ``...`` stands for an unknown value. If the values with and without the bug are equal, the cell for the value with
-    the bug is ``as fixed``.
+    The cell of an unknown value (``...``) is empty. If the values with and without the bug are equal, the cell for the
+    value with the bug is ``as fixed``.
     """
     either = unpatched is not ... and fixed is not ... and plain(unpatched) == plain(fixed)
     sides = [... if either else unpatched, fixed]
@@ -148,8 +148,8 @@ def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
 
 
 def distinct(*values: Any) -> list[str]:
-    """Return values as short strings (see :func:`show`). If two strings would be equal although the values differ,
-    begin the strings where they differ.
+    """Return values as short strings, as :func:`show` does. If two different values would have the same string, start
+    the strings shortly before the first difference.
     """
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
@@ -161,7 +161,7 @@ def distinct(*values: Any) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """Return a value for a table cell: a short value in full, a large tensor as dtype, shape and first elements."""
+    """Return a value as text for a table cell: in full if it is short, otherwise dtype, shape and first elements."""
     text = _text(value)
     if len(text) <= _LONGEST_VALUE:
         return text

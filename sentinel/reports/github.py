@@ -11,7 +11,7 @@ from sentinel.reports.escaping import message, visible
 from sentinel.reports.markdown import markdown
 from sentinel.reports.rows import MEANING, row
 
-#: GitHub's limits: ten annotations of a kind per step, and a summary of one mebibyte.
+#: GitHub's limits: ten annotations of each kind per step, and a summary of one mebibyte.
 MOST = 10
 SUMMARY = 1_048_576
 
@@ -19,9 +19,9 @@ Results = Iterable[tuple[Mapping[str, Any], str]]
 
 
 def workflow_commands(results: Results, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-    """Return one annotation (workflow command) per failed item; empty outside of GitHub Actions.
+    """Return one annotation (workflow command) per failed item, at most ten; empty outside of GitHub Actions.
 
-    :param trees: target -> the checked working tree. If it is in the workspace, the annotation names file and line.
+    :param trees: target -> the checked working tree. If it is in the workspace, the annotation has a file and line.
     """
     if environ.get("GITHUB_ACTIONS") != "true":
         return []
@@ -45,7 +45,7 @@ def command(
 ) -> str:
     """Return one workflow command.
 
-    :param place: file below the tree, first and last line. They are left out if the tree is not in the workspace.
+    :param place: file below the tree, first and last line. They are omitted if the tree is not in the workspace.
     """
     properties, workspace = {"title": title}, environ.get("GITHUB_WORKSPACE")
     if tree is not None and workspace and place[0]:

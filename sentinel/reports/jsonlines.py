@@ -26,17 +26,17 @@ def encode(value: Any) -> str:
 
 
 def sort_keys(value: Any) -> Any:
-    """Return a value with sorted keys in all its mappings."""
+    """Return a copy of nested data with the keys of all mappings sorted."""
     if isinstance(value, Mapping):
         return {key: sort_keys(value[key]) for key in sorted(value)}
     return [sort_keys(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def to_text(entries: Iterable[Mapping[str, Any]], first: Sequence[str], shared: Sequence[str] = ()) -> str:
-    """Return the text of a file of JSON lines.
+    """Convert entries to the text of a file of JSON lines.
 
     :param first: the keys with which every line begins, in this order.
-    :param shared: the keys whose values are stored once, at the top.
+    :param shared: the keys whose values are stored once, at the top of the file.
     """
     top: dict[tuple[str, str], str] = {}
     lines = []
@@ -57,6 +57,7 @@ def to_text(entries: Iterable[Mapping[str, Any]], first: Sequence[str], shared: 
 def read(file: Path, shared: Sequence[str], convert: Callable[[dict[str, Any]], _T]) -> list[_T]:
     """Read a file of JSON lines, and return ``convert(entry)`` for each entry.
 
+    :param shared: the keys whose values are stored once, at the top of the file.
     :raises OSError: if the file is unreadable.
     :raises SentinelError: if a line is damaged; the message begins with the file and the line.
     """

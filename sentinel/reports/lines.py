@@ -1,9 +1,9 @@
-"""Convert evidence documents to lines of a baseline file and back. A line omits the data that follows from the recipe.
+"""Convert evidence documents to lines of a baseline file and back. A line omits the data that the recipe contains.
 
-A *fact sheet* is the content of a line: the verdict, the observation, the called function, and the digests of
-everything on which the verdict depends. :func:`facts_of` makes a fact sheet from a document. :func:`document_of` makes
-the document from a fact sheet and the recipe. Lines of one bug at one commit that differ only in the ref are joined.
-Environments and checkouts that several lines share are stored once, at the top of the file.
+The *facts* are the content of a line: the verdict, the observation, the called function, and the digests of everything
+on which the verdict depends. :func:`facts_of` converts a document to facts. :func:`document_of` converts facts and a
+recipe to the document. Lines of one bug at one commit that differ only in the ref are joined. Environments and
+checkouts that several lines share are stored once, at the top of the file.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _CHECKOUT: Facts = {
 }
 _CHECKS = dict.fromkeys(("repeated", "reordered"))
 _COMPARISON = dict.fromkeys(("observed", "unpatched", "fixed", "matches_unpatched", "matches_fixed"))
-#: Values that a line stores in the same form as the document.
+#: Keys whose values are the same in a line and in the document.
 _COPIED = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")
-#: Values that are stored once, at the top.
+#: Keys whose values are stored once, at the top of the file.
 _SHARED = ("checkout", "environment")
-#: Keys that say when, and with which versions, a verdict was measured. Entries that differ only in these are equal.
+#: Keys with the date and the versions of a measurement. Entries that differ only in these keys are equal.
 CIRCUMSTANCES = ("date", "sentinel", "sentinel_version", "adapter")
 _FIRST = ("bug_id", "law", "boundary_name", "contract_name", "subject", "refs", "verdict", "kind", "reason")
 
 
 class Recipes:
-    """Reads recipes by target and bug id, each on its first use."""
+    """Looks up recipes by target and bug id. The recipes of a target are read on first use."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -60,7 +60,7 @@ class Recipes:
         return self._all(target).get(bug)
 
     def pins(self, target: str) -> dict[tuple[str, str], str]:
-        """Return the verdicts that the pins of a target's recipes expect, by bug id and ref."""
+        """Return the pins of a target's recipes: (bug id, ref) -> expected verdict."""
         return {(bug, str(pin.ref)): pin.expect for bug, each in self._all(target).items() for pin in each.pins}
 
     def _all(self, target: str) -> dict[str, Recipe]:
@@ -70,7 +70,7 @@ class Recipes:
         return self._of[target]
 
     def digests(self, recipe: Recipe, law: str | None) -> Facts:
-        """Return the current digests of the binding and of the contract that a recipe uses."""
+        """Return the current digests of a recipe's binding and contract."""
         key = (recipe.target, recipe.boundary, recipe.contract, law or "")
         if key not in self._digests:
             adapter = self.catalog.adapters[recipe.target]
@@ -85,10 +85,9 @@ class Recipes:
 
 
 def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -> Facts:
-    """Convert an evidence document into the content of one line of the baseline, with the digests of its recipe,
-    binding and contract.
+    """Convert an evidence document to the facts of one baseline line, with the digests of recipe, binding and contract.
 
-    :param subject: the boundary's name in the path of the evidence, if the evidence is of a law.
+    :param subject: for the evidence of a law, the boundary's name in the path of the evidence.
     :raises SentinelError: if the catalog lacks the target.
     """
     catalog, target = recipes.catalog, str(document["target"])
@@ -143,9 +142,7 @@ def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
 
 
 def _without_defaults(value: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Facts:
-    """Return a mapping without the entries that have their default value. The default is given by ``usual``,
-    otherwise null.
-    """
+    """Return a mapping without the entries that have their default: the value in ``usual``, or otherwise null."""
     usual = usual or {}
     return {key: item for key, item in value.items() if not _same(item, usual.get(key))}
 
@@ -176,10 +173,10 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
 
 
 def contradiction(document: Document, recipe: Recipe | None) -> str:
-    """Return why a recorded verdict does not follow from its own observation; empty if it does or if this cannot be
+    """Return why a recorded verdict does not follow from its own observation; empty if it does, or if it cannot be
     checked.
 
-    :param recipe: see :func:`recipe_for`.
+    :param recipe: the result of :func:`recipe_for`.
     """
     verdict, seen = document["verdict"], document["observation"]
     if verdict in UNDECIDED:
@@ -196,7 +193,7 @@ def contradiction(document: Document, recipe: Recipe | None) -> str:
 
 
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
-    """Return why a recorded verdict must be measured again; empty if it is up to date. This runs no framework code."""
+    """Return why a recorded verdict must be measured again; empty if it is up to date. No framework code is run."""
     recipe, why = recipe_for(facts, target, recipes)
     if recipe is None:
         return why
@@ -208,7 +205,7 @@ def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
 
 
 def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
-    """Return a recipe with the scenario that a law search drew."""
+    """Make a recipe from the scenario of a law's finding."""
     law: Law = catalog.laws[facts["law"]]
     boundary, contract, checkout = facts["boundary_name"], facts["contract_name"], facts.get("checkout", {})
     document: dict[str, Any] = {}
@@ -234,9 +231,9 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
 
 
 def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Document:
-    """Expand a baseline line to the evidence document at the line's first ref.
+    """Expand a baseline line to the evidence document for the line's first ref.
 
-    :param recipe: the result of :func:`recipe_for`; if None, the document lacks title, scenario and expectations.
+    :param recipe: the result of :func:`recipe_for`. If it is None, the document lacks title, scenario and expectations.
     """
     if recipe is None:
         names = {"boundary": facts.get("boundary_name", ""), "contract": facts.get("contract_name", "")}
@@ -271,13 +268,13 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
 
 
 def to_text(entries: Iterable[Facts]) -> str:
-    """Return the text of a baseline file with these entries, in the given order."""
+    """Convert entries, in the given order, to the text of a baseline file."""
     return jsonlines.to_text(_join(entries), _FIRST, _SHARED)
 
 
 def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
-    """Join the entries of one bug at one commit if they differ only in ref, date and versions. Keep the latest date
-    and versions.
+    """Join entries of the same bug and commit that differ only in ref, date and versions. The joined entry has the
+    latest date and versions.
     """
     groups: dict[str, Facts] = {}
     for facts in entries:
@@ -293,9 +290,10 @@ def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
 
 
 def read(file: Path) -> list[Facts]:
-    """Return the entries of a baseline file. A line with several refs gives one entry for each ref.
+    """Read the entries of a baseline file. A line with several refs becomes one entry for each ref.
 
-    :raises OSError, SentinelError: as :func:`jsonlines.read` does.
+    :raises OSError: if the file is unreadable.
+    :raises SentinelError: if a line is damaged.
     """
 
     def by_ref(line: Facts) -> list[Facts]:
@@ -312,7 +310,7 @@ def read(file: Path) -> list[Facts]:
 
 
 def key_of(facts: Facts) -> str:
-    """Return the name of the evidence file, without suffix, for an entry that has one ref."""
+    """Return the name, without suffix, of the evidence file that corresponds to an entry with one ref."""
     (ref,) = facts["refs"]
     kind, _, name = ref.partition(":")
     return Ref(kind, name).key(facts.get("checkout", {}).get("tree") or "absent")

@@ -1,4 +1,4 @@
-"""List the elements in which two values differ, each with its index and both numbers as text."""
+"""List the elements in which two values differ, each with its index and both numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from sentinel.reports.escaping import message
 from sentinel.values.closeness import mismatch
 
-#: A place, followed by the element at this place in each of several values.
+#: The address of an element, followed by the element at this address in each of several values.
 Row = tuple[Any, ...]
 
 
 def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
-    """Return the wrong elements in evidence as rows (place, observed, right), and how many elements were compared."""
+    """Return the wrong elements in evidence as rows (address, observed, right), and how many elements were compared."""
     rows: list[Row] = []
     count = 0
     for item in document["comparison"]:
@@ -26,11 +26,11 @@ def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
 
 
 def differing_elements(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
-    """Return one row for each element that differs from the right value.
+    """Return one row (address, element, right element) for each element that differs from the right value.
 
     If the structures of the two values differ, return one row with both whole values.
 
-    :param others: further values whose elements are added to each row (None if one lacks the element).
+    :param others: further values, whose elements are appended to each row; None for a missing element.
     """
     here, there, *more = (dict(flat(each, key)) for each in (value, right, *others))
     if here.keys() != there.keys():
@@ -43,7 +43,7 @@ def differing_elements(key: str, value: Any, right: Any, *others: Any) -> list[R
 
 
 def one_number(document: Mapping[str, Any]) -> str:
-    """Return one wrong number and how many are wrong: ``loss[0,1]: 26.0, right 1.0; 3 of 18 differ``."""
+    """Return one wrong number of evidence, and how many are wrong: ``loss[0,1]: 26.0, right 1.0; 3 of 18 differ``."""
     rows, count = wrong(document)
     if not rows:
         return ""
@@ -53,7 +53,7 @@ def one_number(document: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return the nested list of a tensor or array in evidence, without its dtype; other values unchanged."""
+    """Return the nested list of a tensor or array in evidence, without its dtype; return other values unchanged."""
     if isinstance(value, Mapping) and ("tensor" in value or "array" in value):
         return value.get("tensor", value.get("array"))
     return value
@@ -74,7 +74,7 @@ def flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def distinguish(one: Any, other: Any) -> list[str]:
-    """Return two different values as two different strings, with no more digits than necessary."""
+    """Format two different values as two different strings, with no more digits than necessary."""
     one, other = [float(one), float(other)] if {type(one), type(other)} == {int, float} else [one, other]
     for digits in (6, 9, 17):
         texts = [format_number(one, digits), format_number(other, digits)]
@@ -84,7 +84,7 @@ def distinguish(one: Any, other: Any) -> list[str]:
 
 
 def format_number(value: Any, digits: int = 6) -> str:
-    """Return a number as text with this many significant digits; other values as plain text."""
+    """Format a float with this many significant digits; return other values as text."""
     if isinstance(value, float):
         return f"{value:.{digits}g}" + (".0" if value == int(value) and abs(value) < 10**digits else "")
     if isinstance(value, Mapping) and value.keys() == {"type", "message"}:  # an exception

@@ -28,8 +28,8 @@ HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
 def is_decided(document: Mapping[str, Any]) -> bool:
-    """Return True if the verdict of an evidence document is conclusive, or if the code is missing, as its pin
-    expects."""
+    """Return True if the verdict of an evidence document is conclusive, or if the code does not exist in this version
+    and the pin expects that."""
     expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
     return expected or document["verdict"] not in UNDECIDED
 
@@ -41,8 +41,8 @@ class Row:
     :ivar what: the bug id, or the law and its boundary.
     :ivar outcome: pytest's outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``; empty outside pytest.
     :ivar law: True for a law without a recipe.
-    :ivar reason: why the verdict is inconclusive or unavailable, or which verdict was expected; like all fields, safe
-        to print.
+    :ivar reason: why the verdict is inconclusive or unavailable, or which verdict was expected. All fields are safe to
+        print.
     :ivar cause: why the adapter does not fit the revision; empty if it fits.
     :ivar is_failed_bug: True for a known bug that fails at a ref without an expectation.
     """
@@ -59,9 +59,7 @@ class Row:
 
     @property
     def quiet(self) -> bool:
-        """Return True if a summary can leave out this law: it holds, does not apply, or is broken by a bug that the
-        summary lists.
-        """
+        """Return True if a summary can omit this law: it holds, does not apply, or is broken by a listed bug."""
         if self.outcome == "skipped":
             return self.law and self.verdict != "inconclusive"
         return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"
@@ -73,12 +71,12 @@ class Row:
         return not self.law and (self.verdict, self.outcome) in known
 
 
-#: Kinds of reason that mean a mismatch of adapter and revision, not a bug.
+#: Kinds of reason for which adapter and revision do not match. They are not bugs.
 _MISFIT = ("adapter", "drift", "not-in-this-version")
 
 
 def row(document: Mapping[str, Any], outcome: str = "") -> Row:
-    """Return the row of an evidence document."""
+    """Convert an evidence document and pytest's outcome of its item to a table row."""
     kind, colon, name = str(document["ref"]).partition(":")
     why = message(document["reason"])
     if document["title"]:  # the statement of a law is the same in all rows of that law
@@ -118,7 +116,7 @@ def headings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def summarise_laws(rows: Sequence[Row]) -> list[str]:
-    """Return one line per target with the number of laws that the summary leaves out."""
+    """Return one line per target that counts the laws that the summary omits."""
     lines = []
     for target in dict.fromkeys(item.target for item in rows if item.quiet):
         verdicts = [item.verdict for item in rows if item.quiet and item.target == target]
@@ -133,7 +131,7 @@ def summarise_laws(rows: Sequence[Row]) -> list[str]:
 
 
 def counts(rows: Iterable[Row]) -> str:
-    """Return the number of each verdict as text, such as ``3 reproduced, 2 fixed``."""
+    """Count the verdicts, as text: ``3 reproduced, 2 fixed``."""
     verdicts = Counter(item.verdict for item in rows)
     return ", ".join(f"{verdicts[name]} {name}" for name in VERDICTS if verdicts[name]) or "no verdicts"
 

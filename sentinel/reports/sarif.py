@@ -26,7 +26,7 @@ _KINDS = {
     "unavailable": "notApplicable",
     "fixed": "pass",
 }
-#: SARIF's level for each rank of severity, the most severe first. The last is for failures without a severity.
+#: SARIF's level for each rank of severity, with the most severe first. The last one is for failures without a severity.
 _LEVELS = ("error", "warning", "note", "error")
 
 Document = Mapping[str, Any]
@@ -40,6 +40,7 @@ def sarif(
 ) -> str:
     """Return a SARIF log with one SARIF run per target and ref, because a SARIF run describes one version of the code.
 
+    :param results: (evidence document, pytest's outcome) pairs.
     :param repositories: target -> URL of its repository.
     :param ranks: law -> rank.
     :param more: SARIF runs of comparisons, which come first.

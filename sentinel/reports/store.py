@@ -1,9 +1,9 @@
 """Read and write evidence on disk: single JSON files of a run, or the ``.jsonl`` files of a baseline.
 
-A run writes ``<report folder>/<target>/<BUG-ID>/<key>.json``, and next to the target folders ``run.json`` with the data
-that vary from run to run. A baseline has one file ``<folder>/<target>.jsonl`` per target, with one line per verdict
-(see :mod:`sentinel.reports.lines`). A verdict has the same *place* in both: the path of the file that a run writes.
-:func:`recorded` reads both forms.
+A run writes ``<report folder>/<target>/<BUG-ID>/<key>.json``, and ``<report folder>/run.json`` with the data that vary
+from run to run. A baseline has one file ``<folder>/<target>.jsonl`` per target, with one line per verdict (see
+:mod:`sentinel.reports.lines`). The *place* of a verdict is the relative path of the file that a run writes; a line of
+a baseline has the same place. :func:`recorded` reads both forms.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sentinel.values.files import GENERATED, regular_bytes
 
 RUN = "run.json"
 
-#: The subfolder for histories (see :mod:`sentinel.records.history`), which has no evidence.
+#: The subfolder for histories (see :mod:`sentinel.records.history`). It contains no evidence.
 HISTORY = "history"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 120
@@ -64,7 +64,7 @@ class RunItem:
 def evidence_path(decision: Decision) -> PurePosixPath:
     """Return the path of a decision's evidence, relative to the report folder.
 
-    ``<target>/<BUG-ID>/<key>.json``; for a law without a recipe ``<target>/laws/<boundary>/<law>/<key>.json``.
+    It is ``<target>/<BUG-ID>/<key>.json``, or ``<target>/laws/<boundary>/<law>/<key>.json`` for a law without a recipe.
     """
     recipe, checkout = decision.recipe, decision.checkout
     # A working tree or an environment is identified by its tree hash, which is missing if there is no checkout.
@@ -81,7 +81,7 @@ def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
 
 
 def file_name(text: str) -> str:
-    """Convert a string to a file name of ``[A-Za-z0-9._-]``. If the name differs from the string, a hash is appended,
+    """Convert a string to a file name of ``[A-Za-z0-9._-]``. If characters are replaced or removed, a hash is appended,
     so that different strings have different names."""
     safe = _UNSAFE.sub("-", text).lstrip(".-")
     if safe == text and 0 < len(safe) <= _LONGEST_NAME:
@@ -90,7 +90,7 @@ def file_name(text: str) -> str:
 
 
 def write(report_dir: Path, decision: Decision, document: Document | None = None) -> Path:
-    """Validate a decision's evidence and write it. A file that already has the same bytes is not written again."""
+    """Validate a decision's evidence, and write it unless the file already has the same bytes."""
     document = evidence(decision) if document is None else document
     validate(document)
     return put(report_dir, evidence_path(decision), dumps(document))
@@ -101,7 +101,7 @@ class DamagedEvidence(UserWarning):
 
 
 def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
-    """Write the text of a valid document to its path; warn if it replaces damaged evidence.
+    """Write the text of a valid document to its path. Warn if it replaces damaged evidence.
 
     :raises SentinelError: if the existing file is not evidence, or the folder is not writable.
     """
@@ -147,14 +147,14 @@ def own(folder: Path, place: PurePosixPath) -> Path:
 
 
 def write_below(folder: Path, place: str, text: str, otherwise: str) -> Path:
-    """Write a file below a user's folder atomically, and refuse to write through a symbolic link."""
+    """Write a file below a user's folder atomically. Raise SentinelError if the path contains a symbolic link."""
     file = own(folder, PurePosixPath(place))
     write_atomically(file, text, otherwise)
     return file
 
 
 def prepare(report_dir: Path) -> None:
-    """Create the report folder if needed, with a ``.gitignore`` that excludes it from git."""
+    """Create the report folder if it does not exist, with a ``.gitignore`` that excludes it from git."""
     try:
         if not report_dir.is_dir():
             report_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -164,8 +164,8 @@ def prepare(report_dir: Path) -> None:
 
 
 def _make(report_dir: Path) -> None:
-    """Create a folder together with its ``.gitignore``, so that a run that is killed never leaves a folder without
-    one.
+    """Create a folder together with its ``.gitignore`` in one step, so that a killed run never leaves a folder without
+    a ``.gitignore``.
     """
     if os.path.lexists(report_dir):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
@@ -185,9 +185,9 @@ _CHOOSE = "choose another with --sentinel-report-dir"
 
 
 def write_atomically(file: Path, text: str, otherwise: str = _CHOOSE) -> None:
-    """Write a file atomically, so that a reader sees either the old or the new content.
+    """Write a file atomically, so that a reader gets either the old or the new content.
 
-    :param otherwise: the advice if the folder is not writable.
+    :param otherwise: the advice in the error message if the folder is not writable.
     :raises SentinelError: if the folder is not writable.
     """
     try:
@@ -212,9 +212,9 @@ RESTORE = "restore it from git, or remove it and record it with `sentinel report
 def load(file: Path, advice: str = "") -> Document:
     """Read and validate evidence.
 
-    :param advice: the advice to print if the evidence is damaged.
-    :raises SentinelError: if it is not valid evidence; the message begins with the file, and for invalid JSON with the
-        line.
+    :param advice: the end of the error message.
+    :raises SentinelError: if it is not valid evidence. The message begins with the file, and for invalid JSON with the
+        file and line.
     """
     try:
         return _load(file)
@@ -255,13 +255,13 @@ def recorded(
     advice: str = "",
     on_error: Callable[[str], None] | None = None,
 ) -> dict[PurePosixPath, Document]:
-    """Return the evidence in a folder, sorted by path.
+    """Read the evidence in a folder: place -> document, sorted by place.
 
-    :param recipes: the recipes for expanding the lines of a baseline; without them, and for changed recipes, documents
+    :param recipes: the recipes for expanding the lines of a baseline. Without them, and for changed recipes, documents
         lack the title, scenario and expectations.
-    :param under: return only the evidence at this place: that of a target, of a bug, or of one verdict.
-    :param advice: the advice to print for damaged evidence.
-    :param on_error: called with a message for damaged evidence; the rest is returned.
+    :param under: the place of the evidence to read: that of a target, of a bug, or of one verdict; by default, of all.
+    :param advice: the end of the error message for damaged evidence.
+    :param on_error: called with the error message for each damaged document, which is then left out of the result.
     :raises SentinelError: if evidence is damaged and ``on_error`` is None.
     """
     readers: dict[PurePosixPath, Callable[[], Document]] = {}
@@ -288,7 +288,7 @@ def recorded(
 
 
 def holds_evidence(directory: Path) -> bool:
-    """Return True if a folder has evidence, as JSON files of a run or as lines of a baseline."""
+    """Return True if a folder contains evidence: JSON files of a run, or a baseline."""
     return bool(line_files(directory)) or any(files(directory))
 
 
@@ -300,7 +300,7 @@ def line_files(directory: Path) -> list[Path]:
 
 
 def facts_in(file: Path, advice: str = "") -> Mapping[PurePosixPath, Facts]:
-    """Return the entries of a ``.jsonl`` baseline file, by evidence path. Callers must not modify them.
+    """Read a ``.jsonl`` file of a baseline: place -> facts. The result is cached, so callers must not modify it.
 
     :raises SentinelError: if the file or a line is unreadable.
     """
@@ -333,9 +333,9 @@ def _place_of(facts: Facts, target: str) -> PurePosixPath:
 
 
 def expand(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
-    """Return the full evidence document for a baseline entry.
+    """Expand a baseline entry to the full evidence document.
 
-    :raises SentinelError: if the facts are invalid.
+    :raises SentinelError: if the entry is invalid.
     """
     recipe = lines.recipe_for(facts, file.stem, recipes)[0] if recipes is not None else None
     try:
@@ -352,7 +352,7 @@ def expand(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
 
 
 def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPath, Facts]:
-    """Return the recorded entries of a target by evidence path, from JSON files or from baseline lines.
+    """Read the recorded entries of a target from baseline lines or JSON files: place -> facts.
 
     :raises SentinelError: if evidence is damaged.
     """
@@ -364,7 +364,7 @@ def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPat
 
 
 def subject_of(place: PurePosixPath) -> str:
-    """Return the boundary from the path of a law's evidence; empty for a bug's evidence."""
+    """Return the boundary in the place of a law's evidence; empty for a bug's evidence."""
     return place.parts[2] if place.parts[1] == "laws" else ""
 
 
@@ -386,7 +386,7 @@ def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Fa
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
-    """Return the recorded document for a decision's target, bug and ref, or None."""
+    """Return the recorded document at the place of a decision; None if there is none."""
     place = evidence_path(decision)
     file = directory / f"{place.parts[0]}.jsonl"
     if file.is_file():
@@ -397,13 +397,13 @@ def find(directory: Path, decision: Decision) -> Document | None:
 
 
 def require_sound(directory: Path, targets: Collection[str]) -> None:
-    """Raise SentinelError if a folder has damaged evidence of these targets, or of any target if none are given."""
+    """Raise SentinelError if a folder has damaged evidence of these targets (if none are given, of any target)."""
     for target in targets or ("",):
         recorded(directory, under=PurePosixPath(file_name(target)) if target else _HERE, advice=RESTORE)
 
 
 def files(directory: Path, under: PurePosixPath = _HERE) -> Iterator[Path]:
-    """Yield every evidence file in a report folder, sorted by path. ``run.json`` and other files are left out."""
+    """Yield every evidence file in a report folder, sorted by path, without ``run.json`` and other files."""
     for file in [directory / under] if under.suffix == ".json" else below(directory, under):
         parts = file.relative_to(directory).parts
         if len(parts) > 1 and parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
@@ -420,9 +420,9 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
 def decided(
     directory: Path, advice: str = "", recipes: Recipes | None = None
 ) -> dict[PurePosixPath, tuple[Document, str]]:
-    """Return the evidence of the last run in a folder: path -> (document, pytest's outcome).
+    """Return the evidence of the last run in a folder: place -> (document, pytest's outcome).
 
-    For a baseline, which has no ``run.json``, return all evidence.
+    A baseline has no ``run.json``. For a baseline, return all evidence, with empty outcomes.
     """
     if not os.path.lexists(directory / RUN):
         return {place: (document, "") for place, document in recorded(directory, recipes, advice=advice).items()}
@@ -456,8 +456,8 @@ def _present(file: Path) -> bytes | None:
 
 
 def _looks_like_evidence(raw: bytes) -> bool:
-    """Return True if Sentinel wrote a file, even if it is invalid or of a different version. The file may then be
-    replaced."""
+    """Return True if Sentinel wrote the file, so that it may be replaced. The evidence in it may be invalid or of
+    another version."""
     try:
         document = json_data(raw)
     except DocumentError:
@@ -474,8 +474,8 @@ def write_run(
     command: Sequence[str],
     undecided: Mapping[str, int] | None = None,
 ) -> Path:
-    """Write ``run.json``: times, outcomes and the command line. They vary from run to run, so evidence does not contain
-    them.
+    """Write ``run.json`` with times, outcomes and the command line, which vary from run to run and are not part of
+    evidence.
 
     :param duration: seconds.
     :param command: the command line; credentials in URLs are removed.

@@ -22,7 +22,7 @@ _REASON = HEADINGS.index("reason")
 _MOST_CAUSES = 8  # maximum number of causes to list; further causes are only counted
 #: Commit and tree hashes. Reasons that differ only in these have the same cause.
 _NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
-_FEW = 3  # of more lines with the same content, or more revisions, the summary shows one
+_FEW = 3  # more lines with the same reason are joined into one; of more revisions, only one is listed
 _WORST = 5  # maximum number of known bugs to list for a revision
 _LEAST_REASON = 45  # 30 columns for the reason, the rest for the gaps between columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
@@ -41,13 +41,13 @@ def summary(
 ) -> str:
     """Return the text of a run's summary.
 
-    :param results: each evidence document with pytest's outcome of its item.
-    :param terminal: True if the output is a terminal. Otherwise, or with ``NO_COLOR`` or ``TERM=dumb``, the table is
+    :param results: (evidence document, pytest's outcome) pairs.
+    :param terminal: whether the output is a terminal. Otherwise, or with ``NO_COLOR`` or ``TERM=dumb``, the table is
         plain aligned text that is never cut or wrapped.
-    :param width: columns of the terminal.
-    :param every: whether to show a line for each item. Otherwise, items with the same reason are joined into one line
-        if they did not fail or have no conclusive verdict, and known bugs that fail are listed only below the table.
-    :param commands: the command that repeats each item; by default it is derived from the evidence.
+    :param width: the number of columns of the terminal.
+    :param every: whether each item has a line of its own. Otherwise, items with the same reason are joined into one
+        line unless they failed with a conclusive verdict, and known bugs that fail are listed only below the table.
+    :param commands: for each result, the command that repeats it. By default, the command is derived from the evidence.
     """
     results = list(results)
     bugs = _failed_bugs(results, commands)
@@ -73,10 +73,10 @@ def summary(
 
 
 def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
-    """Return lines about the known bugs at each revision of a target: see :func:`_state`.
+    """Return (target, ref) -> lines about the known bugs at this revision, as :func:`_state` writes them.
 
-    A target's revisions are sorted by the number of bugs whose state is known, the largest number first. If a target
-    has more than three revisions, only the first is included.
+    The revisions of a target are sorted by the number of bugs whose state is known, with the largest number first. If a
+    target has more than three revisions, only the first one is included.
     """
     at: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
     for document, outcome in results:
@@ -97,7 +97,7 @@ def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[st
 
 
 def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return lines that count a revision's known bugs by verdict, and list the most severe ones that are present."""
+    """Return lines that count a revision's known bugs by verdict, and list the most severe present ones."""
     parts = [
         f"{words}: {count_bugs(grades.row(*_about(document)) for document in verdicts[verdict])}"
         for verdict, words in (("reproduced", "present"), ("fixed", "fixed"), ("unavailable", "not in this version"))
@@ -132,7 +132,7 @@ def _is_listed(item: Row) -> bool:
 
 
 def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Sequence[str]) -> list[str]:
-    """List the known bugs that failed, grouped by root cause, worst first, with the command that repeats each bug."""
+    """Return lines about the known bugs that failed, by root cause, with the worst first and with their commands."""
     failed = [
         (document, again or command(document))
         for (document, outcome), again in zip_longest(results, commands)
@@ -156,15 +156,15 @@ def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
 
 
 def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int]:
-    """Return how many verdicts are inconclusive or unavailable, by cause (``verdict: cause``)."""
+    """Count the inconclusive and unavailable verdicts: ``verdict: cause`` -> number."""
     return dict(Counter(map(cause_of, _undecided(row(document, outcome) for document, outcome in results))))
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
-    """Return the reasons of inconclusive and unavailable verdicts. Leave out expected verdicts.
+    """Return the reasons of inconclusive and unavailable verdicts, without those that a pin expects.
 
-    Laws that do not apply are left out too, but not laws that could not be checked because the adapter does not fit
-    the revision.
+    Laws that do not apply are left out too. Laws that could not be checked because the adapter does not fit the
+    revision are included.
     """
     return [
         f"{item.verdict}: {item.cause or item.reason}"
@@ -174,9 +174,9 @@ def _undecided(rows: Iterable[Row]) -> list[str]:
 
 
 def causes(reasons: Iterable[str]) -> list[str]:
-    """Return one line for each cause in a list of reasons, with its count, most frequent first; at most eight lines.
+    """Return one line with a count for each cause, with the most frequent first, and a line that counts further causes.
 
-    Reasons that differ only in a commit or a tree have the same cause.
+    Reasons that differ only in a commit or a tree have the same cause. At most eight causes are listed.
     """
     reasons = list(reasons)
     if len(reasons) == 1:
@@ -189,7 +189,7 @@ def causes(reasons: Iterable[str]) -> list[str]:
 
 
 def cause_of(reason: str) -> str:
-    """Return a reason without commit and tree hashes, so that equal causes can be counted together."""
+    """Return a reason with commit and tree hashes replaced, so that equal causes can be counted together."""
     return _NAMES.sub("…", reason)
 
 
@@ -229,7 +229,7 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the column headings of the table. The outcome column has no heading, to save space on a terminal."""
+    """Return the column headings of the table. The outcome column has no heading, which saves space on a terminal."""
     return tuple("" if name == "outcome" else name for name in headings(rows))
 
 
@@ -238,7 +238,7 @@ def _plain(rows: Sequence[Row]) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]]) -> str:
-    """Return a table as text. Columns are padded to their widest cell; empty columns are left out."""
+    """Format a table as text. Columns are padded to their widest cell; empty columns are left out."""
     columns = [column for column in zip(*table, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     lines = zip(*columns, strict=True)

@@ -1,4 +1,4 @@
-"""Check a function of your own against the laws of a contract, in this process. See docs/own.md.
+"""Check your own functions against the laws of a contract, in the current process. See docs/own.md.
 
 Importing this module imports neither torch nor Hypothesis.
 """
@@ -23,12 +23,10 @@ __all__ = ["LawBroken", "check_function", "parametrize_with_laws"]
 def check_function(f: Callable[..., Any], contract: str | Contract, **options: Any) -> Report:
     """Check a function against all laws of a contract and return the report.
 
-    :param contract: the contract, or its name; ``sentinel list contracts`` lists them.
-
-    The options are ``names``, ``call``, ``shapes``, ``outputs``, ``expected_failed_laws``, ``dialects``, ``device``,
-    ``dtypes``, ``examples`` and ``seed`` (:class:`sentinel.testing.checking.Check`). Any other option is the name of
-    an input of the contract, with its value or a tuple of values to draw from.
-
+    :param contract: the contract, or its name. ``sentinel list contracts`` lists the names.
+    :param options: ``names``, ``call``, ``shapes``, ``outputs``, ``expected_failed_laws``, ``dialects``, ``device``,
+        ``dtypes``, ``examples`` and ``seed``: see :class:`sentinel.testing.checking.Check`. Any other keyword sets the
+        contract's input with this name to a value, or to a tuple of values to draw from.
     :raises TypeError: if the function's parameters do not match the contract's inputs.
     """
     from sentinel.testing.checking import Check
@@ -39,12 +37,12 @@ def check_function(f: Callable[..., Any], contract: str | Contract, **options: A
 def parametrize_with_laws(
     f: Callable[..., Any] | None, contract: str | Contract, **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that runs a test once for each law of a contract. The test must have a parameter ``check`` and
-    must call it.
+    """Return a decorator that runs a test once for each law of a contract.
 
-    In pytest each law is one test. A method of ``unittest.TestCase`` runs each law as a subtest.
+    The test must have a parameter ``check`` and must call it. In pytest, each law is a separate test; in a method of
+    ``unittest.TestCase``, each law is a subtest.
 
-    :param f: the function; None if the test passes it: ``check(f)``.
+    :param f: the function to check, or None if the test passes the function: ``check(f)``.
     :param options: see :func:`check_function`.
     """
     from sentinel.testing.checking import Check

@@ -1,6 +1,6 @@
 """Find settings of a contract with which the oracle agrees with a function.
 
-If there are such settings, the function may differ from the default definition by choice, and not because of a bug.
+If there are such settings, the function may differ from the default definition by intent, not because of a bug.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def other_settings(
     numbers: Sequence[float] = (),
     more: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return settings to try: each is one input with another value.
+    """Return settings to try. Each one changes the value of a single input: ``{"epsilon": 1e-5}``.
 
-    The values that are tried for an input are its default, its choices and the values that adapters declare for it. For
-    numbers, ``numbers`` are tried too.
+    The values for an input are its default, its choices and the values that adapters declare for it. For numbers,
+    they also include ``numbers``.
 
-    :param now: input -> the value in use, if it is not the default.
-    :param skip: inputs that keep their value.
+    :param now: input -> the current value, for inputs that do not have their default.
+    :param skip: inputs whose value is not changed.
     :param more: input -> additional values, which come first.
     """
     targets, found = list(targets), []
@@ -58,7 +58,7 @@ def other_settings(
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return settings to try for a function: each is one input with another value. The values of numbers include the
+    """Return settings to try for a function, each with another value of one input. The values for numbers include the
     constants in the function's code."""
     skip = [item.name for item in contract.inputs if not concerns(contract, item, chosen)]
     skip += [*chosen, *bound.names]
@@ -72,8 +72,8 @@ def explaining(
     """Yield the settings with which the oracle agrees with the function in the finding's scenario.
 
     :param several: the settings to try.
-    :param pairs: also try pairs of these settings. A pair is tried only if at least one of its settings changes the
-        oracle's result on its own.
+    :param pairs: whether to try pairs of these settings too. At least one setting of a pair must change the oracle's
+        result on its own.
     """
     case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
     assert case is not None
@@ -96,7 +96,7 @@ def explaining(
 
 
 def _constants(f: Any) -> list[float]:
-    """Return the numbers in a function's code, including nested functions, and in its defaults."""
+    """Return the numbers in a function's code, in its nested functions and in the defaults of its parameters."""
     f = getattr(f, "func", f)
     inner = getattr(f, "forward", f)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)

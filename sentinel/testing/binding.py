@@ -1,4 +1,4 @@
-"""Bind a user's function to a contract: match its parameters to inputs, and its results to outputs."""
+"""Bind a user's function to a contract: match its parameters to inputs, and its return value to outputs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from sentinel.targets import Binding
 from sentinel.testing.forms import OPTIONS, at_tokens, concerns, definitions, matchable, of_responses
 from sentinel.testing.ways import Mismatch, without_mask
 
-#: Contract -> argument that its ``measure`` passes in addition to the inputs -> other names for this argument, which a
-#: user's function may use.
+#: Contract -> argument that its ``measure`` passes in addition to the inputs -> other names for it in users' functions.
 _PASSED: Mapping[str, Mapping[str, str]] = {
     "rule_reward": {"response": "completion text output prediction solution answer solution_str"}
 }
 
-#: Inputs for which no function has a parameter, because only scenarios need them.
+#: Inputs that are never passed to a function, because they only describe the scenario.
 _OF_SCENARIOS = ("wrong_answer",)
 
-#: Names of parameters for the number of rows per group, in functions that expect consecutive groups of equal size.
+#: Names of parameters that receive the number of rows per group, in functions that need consecutive, equal groups.
 _GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k"
 
-#: Contract with values per token -> the contract of the same quantities without tokens and mask.
+#: Contract with one number per token -> the contract for the same function with one number per response and no mask.
 _WITHOUT_TOKENS = {"group_advantage": "reward_normalisation"}
 
 #: Names of parameters for the number of valid tokens in each row.
 _LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
 
-#: Output -> other names that functions use for it, as a key or attribute of what they return.
+#: Output -> other names for it, as a key or attribute of a function's return value.
 _OUTPUTS = {
     "loss": "pg_loss policy_loss vf_loss value_loss total_loss actor_loss critic_loss",
     "clip_fraction": "clipfrac pg_clipfrac vf_clipfrac clip_frac clip_ratio",
@@ -56,7 +55,7 @@ _OUTPUTS = {
 
 
 class Inputs(dict[str, Any]):
-    """The inputs of one call, as a mapping whose keys are also attributes. It records which inputs were read."""
+    """The inputs of one call: a mapping whose keys are also attributes. Records which inputs are read."""
 
     def __init__(self, values: Mapping[str, Any], read: set[str]) -> None:
         super().__init__(values)
@@ -81,13 +80,13 @@ class Inputs(dict[str, Any]):
 
 
 class Outputs(dict[str, Any]):
-    """The outputs of a function. An output that the function does not return is None, and no law checks it."""
+    """The outputs of a function: name -> value. A missing output is None, and no law checks it."""
 
     def __missing__(self, name: str) -> None:
         return None
 
 
-#: Keep at most this many exceptions of a function.
+#: Maximum number of recorded exceptions of a function.
 _ERRORS = 50
 
 
@@ -96,11 +95,11 @@ class Function:
     """Wraps the user's function, and records its exceptions and the values of its arguments.
 
     :ivar errors: text of an exception that the function raised -> the first exception with this text.
-    :ivar record: if set, it is called with the arguments before each call.
+    :ivar record: called with the positional and the named arguments before each call, unless it is None.
     :ivar inputs: the inputs of the current call; set only if the user passed ``call``.
     :ivar interrupted: whether the last exception was a KeyboardInterrupt.
     :ivar used: whether the function was called, or one of its attributes was read.
-    :ivar received: parameter -> the value that every call passed; ``...`` if calls passed tensors or different values.
+    :ivar received: parameter -> the value that every call passed, or ``...`` for tensors and for different values.
     """
 
     f: Callable[..., Any]
@@ -151,9 +150,9 @@ def name_of(f: Any) -> str:
 
 
 def signature_of(f: Any, names: Sequence[str]) -> inspect.Signature:
-    """Return the signature of a callable; for a torch module, that of ``forward``.
+    """Return the signature of a callable; for a torch module, the signature of ``forward``.
 
-    :param names: keyword arguments that the callable accepts in ``**kwargs``.
+    :param names: keyword arguments to list as parameters if the callable has ``**kwargs``.
     """
     forward = getattr(f, "forward", None)
     try:
@@ -172,15 +171,15 @@ def signature_of(f: Any, names: Sequence[str]) -> inspect.Signature:
 
 @dataclass
 class Bound:
-    """A function that is bound to a contract. The user may have passed ``call``, which calls the function.
+    """A user's function with the contract to which it is bound.
 
     :ivar binding: which values a search draws, and how the function is called.
-    :ivar names: input -> parameter. With ``call``, the keys are the inputs that ``call`` reads.
+    :ivar names: input -> parameter. If the user passed ``call``, the keys are the inputs that ``call`` reads.
     :ivar needed: the inputs that must have a value in every call.
     :ivar read: the inputs that ``call`` has read so far.
-    :ivar call: the file and line of ``call``; empty without it.
-    :ivar of_call: text of an exception -> the exception, if ``call`` raised it and not the function.
-    :ivar derived: parameter -> the input that its value is computed from.
+    :ivar call: the file and line of the user's ``call``; empty if there is none.
+    :ivar of_call: text of an exception that ``call`` itself raised -> the exception.
+    :ivar derived: parameter whose value is computed -> the input from which it is computed.
     :ivar given: parameter to which every call passes a value -> its default, which is never used.
     :ivar sizes: dimension of the input tensors -> its largest size in a call so far.
     """
@@ -236,15 +235,17 @@ def bind(
     responses: Sequence[str] = (),
     stream: bool = False,
 ) -> Bound:
-    """Bind a function to a contract.
+    """Match a function's parameters to the inputs of a contract, and return the bound function.
+
+    The parameters are those of :class:`sentinel.testing.checking.Check`, and:
 
     :param choices: input -> value, or a tuple of values to draw from.
     :param responses: the inputs that the function takes as one number per response.
     :param stream: whether the function takes the tokens of all rows one after another, [tokens], with booleans that
         mark the ends of episodes.
-    :param dtypes: the float dtypes of tensors; empty: all.
+    :param dtypes: the dtypes of float tensors; empty for all.
     :param accessed: the inputs that ``call`` reads; None if they are not known yet.
-    :raises TypeError: if parameters and inputs do not match; the message shows both.
+    :raises TypeError: if parameters and inputs do not match. The message lists both.
     """
     if not callable(f):
         raise TypeError(f"{f!r} is not callable")
@@ -326,7 +327,7 @@ def bind(
         raise first
 
     given = () if call is not None else {*matched.values(), *derived}
-    # The default of a tensor parameter is left out, because None or 0 only means that the tensor was not passed.
+    # Tensor parameters are left out: their default, None or 0, only means that no tensor was passed.
     given = {name for name in given if not any(is_data(contract, one) for one in matched if matched[one] == name)}
     bound.given = {name: each for name, each in bound.defaults.items() if name in given and each is not None}
     bound.binding = replace(
@@ -344,9 +345,9 @@ def _place_of(call: Any) -> str:
 
 
 def input_named(contract: Contract, name: str) -> Input:
-    """Return the input with this name. If the name is a synonym, return the input that it fits best.
+    """Return the contract's input with this name, or the input for which the name is the best synonym.
 
-    :raises TypeError: if the name fits no input, or several equally well.
+    :raises TypeError: if the name fits no input, or fits several equally well.
     """
     exact = contract.input(name) or contract.input(contract.aliases.get(name, ""))
     if exact is not None:
@@ -366,7 +367,7 @@ def _match(
     names: Mapping[str, str | None],
     derived: dict[str, Callable[[Mapping[str, Any]], Any]],
 ) -> dict[str, str]:
-    """Map each input to its parameter. Add the parameters that are computed from inputs to ``derived``."""
+    """Return input -> parameter. Add to ``derived`` each parameter whose value is computed from an input."""
     every = {
         name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
     }
@@ -385,7 +386,7 @@ def _match(
     free = [name for name in every if name not in own.values()]
     data = [one for one in OPTIONS if one in names or any(fits(contract, one, name) is not None for name in free)]
     contract = matchable(contract, choices, data)
-    # A chosen option needs no parameter. But for a mask only the padding is chosen, so it still needs a parameter.
+    # A chosen option needs no parameter. A mask does, because only its padding is chosen.
     found = match_names(contract, free, required, names, [name for name in choices if not is_data(contract, name)])
     unknown = list(found.unknown)
     for name in found.unknown:
@@ -418,13 +419,13 @@ def _of_ends(name: str, names: Sequence[str], inputs: Mapping[str, Any]) -> Any:
 
 
 def _accepts_none(function: Function, parameter: str) -> bool:
-    """Return True if the parameter's default is None or its annotation allows None."""
+    """Return True if the parameter's default is None, its annotation allows None, or the parameter is unknown."""
     each = function.__signature__.parameters.get(parameter)
     return each is None or each.default is None or bool(re.search(r"\bNone\b|Optional", str(each.annotation)))
 
 
 def is_data(contract: Contract, name: str) -> bool:
-    """Return True if the input is data and not an option. Data must be passed to a parameter."""
+    """Return True if the input is data, which needs a parameter, and False if it is an option."""
     item = contract.input(name)
     return item is not None and bool(item.domain or item.kind in ("labels", "any", "tensor"))
 
@@ -435,7 +436,7 @@ def is_mask(contract: Contract, name: str) -> bool:
 
 
 def passed_names(contract: Contract) -> tuple[str, ...]:
-    """Return the names of the arguments that a contract passes to a function in addition to the inputs."""
+    """Return the names of the arguments that a contract passes to a function in addition to its inputs."""
     return tuple(_PASSED.get(contract.name, ()))
 
 
@@ -453,7 +454,7 @@ def _mismatch(
     ambiguous: Mapping[str, Sequence[str]],
     undecided: Sequence[str],
 ) -> Mismatch:
-    """Return an error that lists the function's parameters with their inputs, and that suggests what to pass."""
+    """Return an error whose message lists the function's parameters with their inputs, and suggests options to pass."""
     lines = [f"the parameters of {function.name} do not match the inputs of {contract.name}:", ""]
     of = {parameter: [one for one, name in names.items() if name == parameter] for parameter in names.values()}
     for name in function.__signature__.parameters:
@@ -473,13 +474,13 @@ def _mismatch(
         lines.append(
             f"Pass names={{{written}}}. "
             f"If the function does not take an input: names={{{next(iter(wanted))!r}: None}}. "
-            "If it takes something else, such as an object: call=lambda f, x: f(…)."
+            "If it takes other arguments, such as an object: call=lambda f, x: f(…)."
         )
     other = _WITHOUT_TOKENS.get(contract.name, "")
     if other and contract.mask in missing:
-        lines.append(f"If it takes and returns one number per response, without a mask, use the contract {other}.")
+        lines.append(f"If it takes and returns one number per response and no mask, use the contract {other}.")
     masks = {name: None for name in missing if is_mask(contract, name)}
-    # Only if an option is undecided: otherwise, Check._try_ways tries the function without a mask.
+    # If no option is undecided, Check._try_ways calls the function without a mask, so no advice is needed here.
     if masks and undecided and (responses := without_mask(contract, {**names, **masks})):
         lines.append(
             "If it takes one number per response, such as log-probs that are already summed, it needs no mask: "
@@ -499,7 +500,7 @@ def _mismatch(
 
 
 def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Input]:
-    """Return the required inputs that cannot get a value: the user chose none, and none can be drawn."""
+    """Return the required inputs that have no value: the user chose none, and the search cannot draw one."""
     drawn = [item for item in contract.inputs if item.domain or item.choices or item.kind == "labels"]
     return [
         item for item in contract.inputs if item.default is REQUIRED and item not in drawn and item.name not in choices
@@ -507,9 +508,9 @@ def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Inpu
 
 
 def _advice(contract: Contract, name: str, names: Collection[str] = ()) -> str:
-    """Return a sentence that tells the user how to set an option that the contract's definition needs.
+    """Return a sentence that suggests values for an option that the contract's definition needs.
 
-    :param names: the inputs that the function takes.
+    :param names: the inputs that the function takes. Only values that need all of them are suggested.
     """
     item = contract.input(name)
     assert item is not None
@@ -536,7 +537,8 @@ def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
 def _drawn(
     function: Function, contract: Contract, choices: Mapping[str, Any], names: Mapping[str, str], has_call: bool
 ) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
-    """Return two mappings: input -> fixed value, and other input -> values to draw from."""
+    """Return two mappings: input -> its fixed value, and input -> the values to draw from. Other inputs are drawn
+    freely."""
     fixed: dict[str, Any] = {}
     accepts: dict[str, tuple[Any, ...]] = {}
     for item in contract.inputs:
@@ -560,8 +562,8 @@ def _drawn(
 def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str]:
     """Return the types of group labels to try, in order. If the parameter has an annotation, return only that type.
 
-    A list comes last, because wrong use of a list may go unnoticed: comparing it with a number does not raise, but
-    gives False instead of an array.
+    A list comes last, because a function that needs an array may not raise for a list: ``labels == 0`` is then False
+    instead of an array.
     """
     note = function.__signature__.parameters.get(parameter)
     text = "" if note is None or note.annotation is note.empty else str(note.annotation)
@@ -586,7 +588,7 @@ def _labels(labels: Any, form: str, device: str) -> Any:
 
 
 def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the outputs that a contract's oracle returns for these inputs, the main output first."""
+    """Return the names of the outputs that a contract's oracle returns for these inputs, with the main output first."""
     from sentinel.contracts.contract import DoesNotApply
 
     if contract.oracle is None:
@@ -613,7 +615,7 @@ def read_outputs(
 ) -> Outputs:
     """Convert the return value of a function to outputs with the contract's names.
 
-    :param names: the contract's names, the main output first.
+    :param names: the contract's names, with the main output first.
     :param outputs: the user's names for the outputs; see :class:`sentinel.testing.checking.Check`.
     :raises TypeError: if the function returned None, or an object without any of the outputs.
     """
@@ -622,7 +624,7 @@ def read_outputs(
     if isinstance(outputs, Mapping):
         return Outputs({name: _member(returned, key) for name, key in outputs.items()})
     if returned is None:
-        raise TypeError(f"{function} returns None; a return statement is missing")
+        raise TypeError(f"{function} returned None; add a return statement")
     if isinstance(returned, (torch.Tensor, bool, int, float)):
         return Outputs({(tuple(outputs) or tuple(names))[0]: returned})
     if isinstance(returned, tuple) and not hasattr(returned, "_fields"):
@@ -643,14 +645,14 @@ def read_outputs(
     if names[0] not in found and not any(name in found for name in names):
         there = list(returned) if isinstance(returned, Mapping) else sorted(getattr(returned, "__dict__", ()))
         raise TypeError(
-            f"{function} returned {type(returned).__name__} with {', '.join(map(str, there)) or 'nothing in it'}; the "
+            f"{function} returned {type(returned).__name__} with {', '.join(map(str, there)) or 'no entries'}, but the "
             f"contract's outputs are {', '.join(names)}; pass outputs={{{names[0]!r}: …}}"
         )
     return Outputs(found)
 
 
 def _fits(value: Any, observed: Observed | None) -> bool:
-    """Return True if an element of the returned tuple has the right number of dimensions for an output."""
+    """Return True if a value has the output's number of dimensions, or if the contract does not observe the output."""
     return observed is None or (hasattr(value, "dim") and value.dim() == len(observed.shape))
 
 
@@ -661,7 +663,7 @@ def _member(returned: Any, key: Any) -> Any:
 
 
 def _named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the outputs that a mapping or object has under the contract's names or under common synonyms."""
+    """Return the entries of a mapping, or the attributes of an object, whose name is that of an output or a synonym."""
     keys = list(returned) if isinstance(returned, Mapping) else [name for name in dir(returned) if name[:1] != "_"]
     found = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""Check the laws of a contract on a user's function, with one search for all laws."""
+"""Check a user's function against the laws of a contract, with one search for all laws."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from sentinel.search.boundary_search import BoundarySearch, Finding
     from sentinel.testing.report import Report
 
-#: A function that returns why a law must skip a scenario; an empty string if the law can judge it.
+#: ``left_out(law, variants)`` returns the reason why the law must skip this scenario, or an empty string.
 LeftOut = Callable[["Law", Mapping[str, Any]], str]
 
-#: Number of scenarios in which a function must agree with an alternative definition before a report names it.
+#: Number of scenarios in which a function must agree with other settings before a report suggests these settings.
 _AGREEING = 50
 
 #: The folder of this package.
@@ -49,20 +49,20 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 #: Maximum number of calls to shrink the scenario of one violation.
 _SHRINKING = 250
 
-#: The number of scenarios that are tried before all others, because they refute most settings.
+#: Number of scenarios of a first, short search. It rules out most settings, which then need no full search.
 _FEW = 8
 
 #: Maximum number of settings that are tried in combination with each slip.
 _SETTINGS = 40
 
-#: If a function differs from the reference with every way to bind it, other settings are tried for the first
-#: ``_DIFFERING`` ways. ``_PROBING`` scenarios are drawn to find one that shows the difference.
+#: If a function differs from the reference however it is bound, other settings are tried with the first ``_DIFFERING``
+#: ways of binding it. For each way, ``_PROBING`` scenarios are drawn to find one in which the two differ.
 _PROBING, _DIFFERING = 8, 3
 
 #: If no single setting explains all scenarios, at most this many settings are combined.
 _DEEP = 2
 
-#: Number of scenarios used to test whether an input that the function never reads changes the oracle's result.
+#: Number of scenarios that test whether an input changes the oracle's result, although the function never reads it.
 _UNREAD = 8
 
 #: Sort keys of laws; all other laws have the key 1. Laws about wrong numbers come first, and laws about edge cases such
@@ -71,23 +71,21 @@ _PLACES = {"the_oracle_agrees": 0, "masked_values_have_no_influence": 2, "finite
 
 
 class Check:
-    """The options of a check.
+    """Checks functions against a contract, with the options of one check.
 
     :ivar laws: the names of the laws; comparisons with the reference come first, edge cases last.
     :param names: the contract's input -> the function's parameter, for parameters that do not have one of the usual
-        names. The parameter is None if the function does not take the input. Several inputs may have the same
-        parameter.
-    :param call: needed if the function does not take the contract's tensors as they are. ``call(f, x)`` calls the
-        function ``f``; ``x.name`` is the input with that name.
+        names. Use None for an input that the function does not take. Several inputs may have the same parameter.
+    :param call: a function that converts the contract's inputs to the arguments that the checked function needs.
+        ``call(f, x)`` must call ``f`` and return the result; ``x.name`` is the input with that name.
     :param shapes: input -> ``batch`` if the function takes the input as one number per response, [batch]: the advantage
         of the response, or the sum of its rewards or log-probs. The function may then also return one number per
         response. Pass ``{"dones": "tokens"}`` if all tensors are [tokens], one episode after another.
     :param outputs: the contract's names for the elements of the returned tuple, in order; or a mapping from output to
         key, attribute or index.
-    :param expected_failed_laws: law -> why the function is not meant to keep this law. It is an error if the function
-        keeps the law.
-    :param dialects: choice -> the function's value for it. A choice is something on which papers and code legitimately
-        differ.
+    :param expected_failed_laws: law -> the reason why the function is meant to break it. The check fails if the
+        function satisfies the law.
+    :param dialects: input -> the function's value, for inputs on which papers and code legitimately differ.
     :param device: the device of the tensors, such as ``cpu``, ``cuda`` or ``cuda:1``.
     :param dtypes: the dtypes of float tensors; if empty, float16 is used in addition to the default ones.
     :param examples: the number of scenarios.
@@ -119,7 +117,7 @@ class Check:
         self.contract = with_edge_laws(with_terms(named))
         for name, shape in (shapes or {}).items():
             if shape not in ("batch", "tokens"):
-                raise TypeError(f"shapes={{{name!r}: {shape!r}}}: a shape is 'batch' or 'tokens'")
+                raise TypeError(f"shapes={{{name!r}: {shape!r}}}: the shape must be 'batch' or 'tokens'")
         of_batch = [name for name, shape in (shapes or {}).items() if shape == "batch"]
         responses = tuple(input_named(self.contract, name).name for name in of_batch)
         self.contract = per_response(self.contract, responses)
@@ -144,7 +142,7 @@ class Check:
         for name, value in self.choices.items():
             _require_known(self.contract, name, _padding(self.contract, name, value))
         if not isinstance(examples, int) or examples < 1:
-            raise TypeError(f"examples={examples!r} is not a number of scenarios, such as 100")
+            raise TypeError(f"examples={examples!r}: the number of scenarios must be a positive integer, such as 100")
         self.examples, self._seed, self.device = examples, seed, device
         self._binding: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dtypes": dtypes}
         self._binding |= {"responses": responses, "stream": "tokens" in (shapes or {}).values()}
@@ -159,9 +157,11 @@ class Check:
         return forced if isinstance(forced, int) else 0
 
     def bind(self, f: Any, choices: Mapping[str, Any] | None = None, accessed: frozenset[str] | None = None) -> Bound:
-        """Bind a function to the contract.
+        """Match the parameters of a function to the contract's inputs.
 
-        :raises TypeError: if the function does not fit.
+        :param choices: input -> value, in addition to the check's own choices.
+        :param accessed: the inputs that ``call`` reads; None if they are not known yet.
+        :raises TypeError: if they do not match. The message suggests options with which they may.
         """
         try:
             chosen = {**self.choices, **(choices or {})}
@@ -172,10 +172,10 @@ class Check:
             raise TypeError("\n".join([*mismatch.table, *(tried or mismatch.advice)])) from None
 
     def _try_ways(self, f: Any, mismatch: Mismatch) -> list[str]:
-        """Try the ways in which the function may fit, and return lines of advice; empty if it fits in none.
+        """Call the function with each likely match of parameters and inputs, and return advice for the user.
 
-        The advice names the options with which the function agrees with the reference. If it disagrees in every way,
-        other settings of the definition are tried too.
+        The advice is the options with which the function agrees with the reference. If there are none, other settings
+        of the definition are tried too. The list is empty if no match leads to a call that returns.
         """
         from sentinel.testing.report import in_words
         from sentinel.testing.session import open_session, settled
@@ -203,13 +203,13 @@ class Check:
             return []
         return [
             *mismatch.advice,
-            "The function was checked with each of these, and differs from the reference each time:",
+            "The function was checked with each of these options, and differs from the reference with all of them:",
             *(f"    {way}" for way, _ in differing),
-            "If one of them is what the function takes, the function has a bug: pass it to see the smallest scenario.",
+            "If one of these lines is right, the function has a bug: pass its options to see the smallest scenario.",
         ]
 
     def _bound_as(self, way: Way) -> Check:
-        """Return a copy of this check with the options of a way."""
+        """Return a copy of this check that binds functions in the given way."""
         responses = tuple(dict.fromkeys([*self._binding["responses"], *way.responses]))
         names = {**(self._binding["names"] or {}), **way.names}
         binding = {**self._binding, "names": names, "responses": responses}
@@ -233,9 +233,9 @@ class Check:
         return [pytest.mark.parametrize("check", parameters)]
 
     def run_expecting(self, law: str, test: Callable[[_OneLaw], Any], f: Any) -> None:
-        """Run a test function without pytest, and pass it the check of one law.
+        """Run a test function outside pytest, and pass it the check of one law.
 
-        :raises LawBroken: if the law is broken unexpectedly, or holds although it is expected to be broken.
+        :raises LawBroken: if the law is broken but must hold, or holds but is expected to be broken.
         """
         reason = self.expected.get(law)
         try:
@@ -248,12 +248,12 @@ class Check:
                 raise LawBroken(f"{law} holds, although expected_failed_laws has it ({reason}); remove the entry")
 
     def report(self, f: Any, law: str = "", in_summary: bool = False) -> Report:
-        """Return the report about a function. All laws are checked in one search, and the report is stored, so that
-        later calls for the same function object return it.
+        """Return the report about a function. Check all laws in one search, and store the report for later calls with
+        the same function object.
 
-        :param law: the only law that the caller needs; empty for all. If the function object is new, only this law is
-            checked, because a fixture may create a new object for each test. If the object is the same as in the last
-            call, all laws are checked.
+        :param law: the only law that the caller needs; empty for all. If the function object is not that of the last
+            call, only this law is checked, because a fixture may create a new object for each test. Otherwise all laws
+            are checked.
         :param in_summary: do not warn about parameters that every call leaves at the default, because pytest's summary
             lists them.
         """
@@ -308,7 +308,7 @@ class Check:
         return report
 
     def _with_finite(self, laws: Sequence[Law]) -> list[Law]:
-        """Return the laws, and the law about finite results, which :meth:`_drop_explained` needs."""
+        """Return the laws with ``finite_in_finite_out`` added, because :meth:`_drop_explained` needs its findings."""
         return [*laws, *(law for law in self._laws if law.name == "finite_in_finite_out" and law not in laws)]
 
     def _open_search(
@@ -321,10 +321,10 @@ class Check:
         )
 
     def _left_out(self, session: LawSession, subject: Subject) -> LeftOut:
-        """Return a :data:`LeftOut` function for the chosen dialects.
+        """Return a :data:`LeftOut` function for scenarios in which the chosen dialects themselves break a law.
 
-        A law must skip a scenario if, with the chosen dialects, the oracle itself breaks the law there. For example,
-        a row without tokens changes a mean that counts such rows.
+        There the oracle with these dialects breaks the law, so the function may break it too. For example, a row
+        without tokens changes a mean that counts such rows.
         """
         from sentinel.laws.law import Case
         from sentinel.testing.report import in_words
@@ -344,7 +344,7 @@ class Check:
             )
             with contextlib.suppress(DoesNotApply):
                 if law.violations(case):
-                    return f"with {in_words(chosen)}, the definition itself breaks this law in this scenario"
+                    return f"with {in_words(chosen)}, the definition itself breaks this law"
             return ""
 
         return left_out
@@ -352,10 +352,10 @@ class Check:
     def _drop_explained(self, search: BoundarySearch, session: LawSession) -> None:
         """Drop findings that have another explanation, and sort the rest so that wrong finite numbers come first.
 
-        Two kinds are dropped: findings that the oracle with the chosen dialects has too, and findings of NaN or
-        infinity in scenarios that also break ``finite_in_finite_out``. If a law that compares variants has no finding
-        left, it is searched again without such scenarios. Otherwise a mean of 0 / 0 without tokens could hide that an
-        infinity on a masked token reaches the loss.
+        Two kinds are dropped: violations that the oracle with the chosen dialects has too, and NaN or infinity in a
+        scenario that also breaks ``finite_in_finite_out``. If a law that compares variants then has no finding, it is
+        searched again without such scenarios. Otherwise 0 / 0 in a batch without tokens could hide an infinity that
+        reaches the loss from a masked token.
         """
         finite = next((each for each in search.outcomes if each.name == "finite_in_finite_out"), None)
         by_definition = self._left_out(session, search.subject)
@@ -393,7 +393,7 @@ class Check:
     def _search_alone(
         self, f: Any, laws: Sequence[Law], examples: int, shrink: bool = True
     ) -> tuple[Bound, LawSession, BoundarySearch]:
-        """Search for violations of some laws, without a report."""
+        """Search for violations of the given laws, and return the search instead of a report."""
         from sentinel.testing.session import open_session
 
         bound, subject = self._subject(f)
@@ -405,18 +405,19 @@ class Check:
         return bound, session, search
 
     def _broken(self, f: Any, laws: Sequence[Law], settings: Mapping[str, Any], examples: int) -> list[str]:
-        """Return which of some laws the function breaks with these settings, in addition to the chosen ones."""
+        """Return those of the given laws that the function breaks if ``settings`` are added to the user's choices."""
         twin = self._with(choices={**self.choices, **settings}, examples=examples)
         _, session, search = twin._search_alone(f, self._with_finite(laws), examples, shrink=False)
         twin._drop_explained(search, session)
         return [law.name for law in laws if search.outcomes[law].findings]
 
     def _mends(self, f: Any, law: Law, settings: Mapping[str, Any]) -> bool:
-        """Return True if the function keeps a law with these settings, in addition to the chosen ones."""
+        """Return True if the function satisfies the law when ``settings`` are added to the user's choices."""
         return not any(self._broken(f, [law], settings, examples) for examples in (_FEW, self.examples))
 
     def _subject(self, f: Any, choices: Mapping[str, Any] | None = None) -> tuple[Bound, Subject]:
-        """Bind a function to the contract. If ``call`` is given, first find out which inputs it reads."""
+        """Bind a function to the contract. If the user passed ``call``, call it first to record which inputs it
+        reads."""
         bound = self.bind(f, choices)
         subject = self._narrowed(bound)
         if self._binding.get("call") is not None:
@@ -427,9 +428,7 @@ class Check:
                 call_once(bound, scenario.inputs, self.device)
             if bound.of_call and not bound.function.used:
                 what, error = next(iter(bound.of_call.items()))
-                raise TypeError(
-                    f"call= ({bound.call}) raised {what}, before it called {bound.function.name}"
-                ) from error
+                raise TypeError(f"call= ({bound.call}) raised {what} before calling {bound.function.name}") from error
             bound = self.bind(f, choices, frozenset(bound.read))
             subject = self._narrowed(bound)
         return bound, subject
@@ -443,7 +442,7 @@ class Check:
             contract = narrow(self.contract, bound.binding)
         except NotSearchable as error:
             raise TypeError(f"{self.contract.name}: {error}; pass a value for this input") from None
-        # A law cannot change one of these inputs alone, because they are passed to the same parameter.
+        # Inputs that are passed to the same parameter: a law cannot change one of them without the others.
         together = {name for pair in shared(bound.names) for name in pair}
         inputs = tuple(
             replace(
@@ -460,11 +459,10 @@ class Check:
     def _agreeing_choices(
         self, f: Any, bound: Bound, session: LawSession, finding: Finding, deep: int = _DEEP
     ) -> dict[str, Any]:
-        """Return other settings with which the function agrees with the oracle in every scenario; empty if there are
-        none.
+        """Return settings with which the oracle agrees with the function in every scenario; empty if there are none.
 
         :param finding: a scenario in which the function disagrees with the oracle.
-        :param deep: how many more settings may be added to one that explains this scenario but not all scenarios.
+        :param deep: how many settings may be added to a setting that explains this scenario, but not all scenarios.
         """
         from sentinel.testing.alternatives import candidates, explaining
 
@@ -483,8 +481,8 @@ class Check:
         return {}
 
     def _sides(self, bound: Bound, finding: Finding) -> list[dict[str, Any]]:
-        """Return the choices of padding (right or left, for all masks of the function) that exclude the finding's
-        masks."""
+        """Return settings that restrict the function's masks to one side of padding (``{"response_mask": "right"}``):
+        one for each side that excludes the finding's masks."""
         masks = [
             item.name
             for item in self.contract.inputs
@@ -494,15 +492,15 @@ class Check:
         return [dict.fromkeys(masks, side) for side in ("right", "left") if any(side not in each for each in found)]
 
     def _padding_that_mends(self, f: Any, bound: Bound, finding: Finding) -> Mapping[str, Any]:
-        """Return the first choice of padding with which the function keeps the finding's law; empty if none helps."""
+        """Return the first choice of padding with which the function satisfies the finding's law; empty if there is
+        none."""
         sides = self._sides(bound, finding)
         return next((side for side in sides if self._mends(f, finding.law, side)), {})
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
-        """Return the slip that makes the oracle agree with the function, as text; empty if there is none.
+        """Return a description of the slip that makes the oracle agree with the function; empty if there is none.
 
-        Each slip is tried alone, together with one other setting, and for a function that takes advantages or rewards
-        as one number per response.
+        Each slip is tried alone, with one other setting, and with one number per response for advantages or rewards.
         """
         from sentinel.testing.alternatives import candidates, explaining
         from sentinel.testing.session import open_session
@@ -515,7 +513,7 @@ class Check:
         of_responses = [(each, self._bound_as(Way({}, each))) for each in self._of_responses(bound)]
         for responses, whole in of_responses:
             if whole._holds(f, finding.law):
-                return f"it takes one number per response; pass shapes={dict.fromkeys(responses, 'batch')!r}"
+                return f"the function takes one number per response; pass shapes={dict.fromkeys(responses, 'batch')!r}"
         for text, contract in slips(self.contract, bound.names, self.choices, factor):
             twin = self._with(contract=contract)
             slipped = open_session(replace(bound, contract=contract), self.device)
@@ -531,7 +529,8 @@ class Check:
         return ""
 
     def _of_responses(self, bound: Bound) -> Iterator[tuple[str, ...]]:
-        """Yield the inputs that the function may take as one number per response."""
+        """Yield groups of inputs that the function may take as one number per response; none if the user passed
+        ``shapes`` or ``call``."""
         if self._binding["responses"] or bound.call:
             return
         yield from (
@@ -543,8 +542,8 @@ class Check:
             yield responses
 
     def _unread(self, bound: Bound, session: LawSession) -> dict[str, Any]:
-        """Return the inputs that change the oracle's result but are never passed to the function, each with the value
-        that the oracle uses."""
+        """Return the inputs that change the oracle's result but never reach the function: input -> the oracle's value,
+        or REQUIRED for data."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         subject = self._narrowed(bound)
@@ -570,14 +569,14 @@ class Check:
         return unread
 
     def _holds(self, f: Any, law: Law, settings: Mapping[str, Any] | None = None) -> bool:
-        """Return True if a law holds for the function when these settings are chosen."""
+        """Return True if the function satisfies the law when ``settings`` are added to the user's choices."""
         from sentinel.testing.session import open_session
 
         bound, subject = self._subject(f, settings)
         return self._agrees(open_session(bound, self.device), subject, law)
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
-        """Return True if a law holds in all scenarios to which it applies, and only few calls raise."""
+        """Return True if no scenario breaks the law with a finite number, and more calls are judged than raise."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         search, judged, refused = self._open_search(session, subject, [law]), 0, 0
@@ -592,8 +591,7 @@ class Check:
 
 
 def _warn_at(f: Any, message: Warning | str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning that points to the definition of the user's function, because no line of this package is the
-    cause."""
+    """Issue a warning at the line where the user's function is defined, because no line of this package causes it."""
     from sentinel.worker.calling import source_of
 
     file, line, _ = source_of(getattr(f, "func", f))
@@ -602,8 +600,8 @@ def _warn_at(f: Any, message: Warning | str, category: type[Warning] = UserWarni
 
 @contextlib.contextmanager
 def _warnings_once(f: Any) -> Iterator[None]:
-    """Show each warning only once. If a warning points to this package, let it point to the function's definition
-    instead."""
+    """Collect the warnings of the ``with`` block and issue each message once. Warnings from Sentinel's code are issued
+    at the line where the user's function is defined."""
     recorded = list[warnings.WarningMessage]()
     try:
         with warnings.catch_warnings(record=True) as recorded:
@@ -617,10 +615,9 @@ def _warnings_once(f: Any) -> Iterator[None]:
 
 
 def _padding(contract: Contract, name: str, value: Any) -> Any:
-    """Return the value that the user chose for an input.
+    """Return the user's value for an input; for a mask, the styles of masks that the value allows.
 
-    For a mask, the value is a side of padding, such as ``right``. Return the tuple of mask styles that have no padding
-    elsewhere: ``("full", "right")``.
+    The value for a mask is a side of padding: ``right`` allows ``("full", "right")``.
 
     :raises TypeError: if the value for a mask is not one of :data:`MASK_STYLES`.
     """
@@ -630,14 +627,14 @@ def _padding(contract: Contract, name: str, value: Any) -> Any:
     styles = ("full", value) if isinstance(value, str) else value
     if not isinstance(styles, tuple) or not {*styles} <= {*MASK_STYLES}:
         known = ", ".join(map(repr, MASK_STYLES))
-        raise TypeError(f"{name}={value!r}: the value of a mask is the side of its padding, one of {known}")
+        raise TypeError(f"{name}={value!r}: the value of a mask is the side of its padding; pass one of {known}")
     return tuple(dict.fromkeys(styles))
 
 
 def _require_known(contract: Contract, name: str, value: Any) -> None:
-    """Raise a TypeError if the contract does not define the chosen algorithm.
+    """Raise a TypeError if the contract defines other values of an option, but not the chosen one.
 
-    The meaning of the input lists the algorithms: ``estimator: grpo, rloo``.
+    The defined values are listed in the input's meaning: ``estimator: grpo, rloo``.
     """
     item = contract.input(name)
     assert item is not None
@@ -646,8 +643,8 @@ def _require_known(contract: Contract, name: str, value: Any) -> None:
     for one in value if isinstance(value, tuple) else (value,):
         if known and one not in (*known, None):
             raise TypeError(f"{contract.name} has no definition of {name}={one!r}; it has {', '.join(known)}")
-        # An unknown mode is allowed, because frameworks have modes of their own. But a misspelled name of a known mode
-        # must raise; otherwise the laws that need the mode's definition would be skipped.
+        # An unknown mode is allowed, because frameworks have modes of their own. A misspelled mode must raise: without
+        # a definition, the laws that compare with it would be skipped.
         if isinstance(one, str) and one not in words and (near := nearest(one, words, alike=0.8)):
             raise TypeError(f"{contract.name} has no definition of {name}={one!r}{near}")
 
@@ -665,8 +662,7 @@ def _plans(law: Law, subject: Subject, seed: int) -> list[Plan]:
 class _OneLaw:
     """The object that ``parametrize_with_laws`` passes to a test as ``check``. It checks one law.
 
-    :ivar tried: a sentence about what the last check tried and what it did not try. pytest's summary shows it once for
-        each function.
+    :ivar tried: what the last check tried and did not try, as one line of pytest's summary.
     """
 
     def __init__(self, check: Check, law: str, f: Any, in_summary: bool = False) -> None:
@@ -675,9 +671,9 @@ class _OneLaw:
         self.tried = ""
 
     def require_call(self, result: Any) -> Any:
-        """Return a test's result, after making sure that the test called its ``check``.
+        """Return a test's result if the test called its ``check``.
 
-        :raises LawBroken: if the test did not call ``check``. Otherwise it would pass without checking anything.
+        :raises LawBroken: if the test did not call ``check``, because then it has checked nothing.
         """
         if inspect.iscoroutine(result):
             return self._awaited(result)
@@ -699,8 +695,8 @@ class _OneLaw:
         self._called = True
         function = self._f if f is None else f
         if function is None:
-            raise TypeError("parametrize_with_laws(None, …) needs the function in the test: check(f)")
-        # If the test passes the function, check only this law, because each test may pass another object.
+            raise TypeError("parametrize_with_laws(None, …): the test must pass the function: check(f)")
+        # Check only this law if the test passes the function, because each test may pass another object.
         report = self._check.report(function, "" if f is None else self._law, self._in_summary)
         self.tried = report.tried
         report.laws[self._law].require()
@@ -710,7 +706,7 @@ class _OneLaw:
 
 
 class _Database:
-    """Stores the scenarios that broke laws, in Hypothesis's database. The next run tries them first."""
+    """Stores the scenarios that break laws in Hypothesis's database. The next run tries them first."""
 
     def __init__(self, bound: Bound, check: Check) -> None:
         import hypothesis
@@ -735,7 +731,7 @@ class _Database:
         return plans
 
     def keep(self, law: Any, variants: Mapping[str, Any] | None) -> None:
-        """Store the variants that broke a law, and delete variants stored earlier; None only deletes."""
+        """Store the variants that break a law, in place of those stored earlier. None deletes the stored variants."""
         from sentinel.worker import protocol
 
         if self._database is None:

@@ -1,4 +1,4 @@
-"""Make a two-line example for each contract: a function, and the line that checks it."""
+"""Write a two-line example for each contract: a function, and the decorator that checks it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from sentinel.testing.binding import passed_names
 #: Example values for settings that have no list of choices, or whose default does not select an algorithm.
 _CHOSEN = {"algorithm": "ppo", "estimator": "grpo", "statistic": "whiten", "surgery": "split"}
 
-#: Contract -> an optional input for which the example function has a parameter all the same.
+#: Contract -> an optional input that is a parameter of the example function nevertheless.
 _ALSO = {"supervised_loss": "labels", "token_log_probs": "token_ids", "row_surgery": "count"}
 
-#: String inputs that hold data. All other string inputs are options.
+#: String inputs that are data. All other string inputs are options.
 _DATA = ("ground_truth",)
 
-#: Contract -> what the example function returns, if that is not what the contract observes.
+#: Contract -> the example function's return value, if it is not the first output that the contract observes.
 RETURNS = {
     "balanced_partition": "parts",
     "batch_surgery": "real_rows, made_rows, loss_mask",
@@ -40,9 +40,10 @@ RETURNS = {
 
 
 def example_of(contract: Contract) -> tuple[str, str]:
-    """Return the signature of an example function, and the line that checks it.
+    """Return the signature of an example function, and the decorator that checks it.
 
-    Required numbers are parameters of the function. Required options with a list of choices are arguments of the check.
+    Required numbers become parameters of the function. Required options with a list of choices become arguments of the
+    decorator.
     """
     required = [item for item in contract.inputs if item.default is REQUIRED]
     settings = {item.name: item.choices[0] for item in required if item.kind in ("string", "boolean") and item.choices}

@@ -1,5 +1,5 @@
-"""Adapt contracts to users' functions. Such a function may take one number per response instead of per token, and its
-loss may have additional terms, such as an entropy bonus.
+"""Adapt contracts to users' functions, which may take one number per response instead of one per token, and whose loss
+may have additional terms, such as an entropy bonus.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sentinel.testing.ways import mask_of
 class Term:
     """An additional term of a policy loss: a coefficient times a number per token, added before aggregation.
 
-    :ivar data: the input that the term is computed from. If a function does not take it, its loss has no such term.
-    :ivar coefficient: the option with the coefficient.
-    :ivar of: maps the inputs to the number of each token, [batch, tokens].
+    :ivar data: the input from which the term is computed. A function that does not take it has no such term.
+    :ivar coefficient: the input with the coefficient.
+    :ivar of: a function that maps the inputs to the term's numbers, [batch, tokens].
     :ivar options: other inputs that only this term uses.
     """
 
@@ -46,8 +46,8 @@ _KL_ESTIMATOR = KL_ESTIMATE.input("kl_estimator")
 assert _KL_ESTIMATOR is not None
 _KL_COEF = knob("kl_coef", "coefficient of the KL penalty in the loss", (0.0, 0.5, 0.04))
 
-#: The additional terms that a policy loss may have: a KL penalty (GRPO, arXiv:2402.03300, equation 3) that the loss
-#: computes, a KL penalty that its caller has computed, and an entropy bonus (PPO, arXiv:1707.06347, equation 9).
+#: The additional terms that a policy loss may have: a KL penalty (GRPO, arXiv:2402.03300, equation 3) computed by the
+#: loss, a KL penalty computed by its caller, and an entropy bonus (PPO, arXiv:1707.06347, equation 9).
 TERMS = (
     Term(
         per_token("ref_log_probs", "log-probs of the reference policy, for the KL penalty", "log_ratio", default=None),
@@ -74,7 +74,7 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "rollout_log_probs": ["importance_weight_cap"],
 }
 
-#: Input of policy losses -> how it is drawn for users' functions. For frameworks, only some bindings draw these inputs.
+#: Input of policy losses -> how it is drawn for users' functions. For frameworks, only some bindings draw it.
 _DRAWN: Mapping[str, Mapping[str, Any]] = {
     "rollout_log_probs": {"domain": "log_ratio"},
     "importance_weight_cap": {"choices": (None, 2.0, 1.5), "knob": True},
@@ -83,7 +83,7 @@ _DRAWN: Mapping[str, Mapping[str, Any]] = {
 
 
 def with_terms(contract: Contract) -> Contract:
-    """Return the contract of policy losses with the optional :data:`TERMS`. Other contracts are returned unchanged."""
+    """Return the contract of policy losses with the optional :data:`TERMS` added. Return other contracts unchanged."""
     if contract.name != "policy_loss":
         return contract
 
@@ -111,12 +111,12 @@ def with_terms(contract: Contract) -> Contract:
     return replace(contract, inputs=(*own, *more.values()), oracle=oracle, arrange=arrange)
 
 
-#: Optional inputs that an oracle needs. Adapters may omit them, but sentinel.testing requires them.
+#: Optional inputs that an oracle needs. Adapters may omit them, but users' functions must set them.
 _NEEDED = ("estimator", "cov_share")
 
 
 def with_needed(contract: Contract, choices: Mapping[str, Any]) -> Contract:
-    """Return a copy of the contract in which the inputs that the oracle needs for the chosen algorithm are required."""
+    """Return a copy of the contract in which each input that the chosen algorithm's oracle needs is required."""
     inputs = tuple(
         replace(item, default=REQUIRED)
         if item.name in _NEEDED and item.default is None and concerns(contract, item, {"algorithm": "", **choices})
@@ -133,12 +133,12 @@ def definitions(item: Input) -> list[str]:
     return known if all(name.isidentifier() for name in known) else []
 
 
-#: Laws about NaN and infinity. sentinel.testing checks them on every loss of tokens.
+#: Laws about NaN and infinity. sentinel.testing checks them on every loss over tokens.
 _EDGE_LAWS = ("masked_values_have_no_influence", "finite_in_finite_out")
 
 
 def with_edge_laws(contract: Contract) -> Contract:
-    """Return the contract of a loss of tokens with the laws about NaN and infinity. Other contracts are returned
+    """Return the contract of a loss over tokens with the laws about NaN and infinity added. Return other contracts
     unchanged."""
     observed = {item.key for item in contract.observes}
     masked = any(item.domain == "mask" for item in contract.inputs)
@@ -147,11 +147,10 @@ def with_edge_laws(contract: Contract) -> Contract:
 
 
 def with_own_masks(law: Law, contract: Contract) -> Law:
-    """Return a law about masked tokens for a contract whose inputs have several masks, such as one for each response of
-    a pair.
+    """Return a version of the law about masked tokens for a contract with several masks, such as ``chosen_mask`` and
+    ``rejected_mask``. Return other laws, and laws of other contracts, unchanged.
 
-    The returned law is checked for one mask after another, each time with only the inputs that the mask covers. Other
-    laws are returned unchanged.
+    The law is checked for one mask after another, each time with only the inputs that the mask covers.
     """
     masks = {mask_of(contract, item.name) for item in contract.inputs if item.shape == TOKENS}
     if law.name != _EDGE_LAWS[0] or len(masks) < 2:
@@ -194,7 +193,7 @@ def _belongs(contract: Contract, item: Input, mask: str) -> bool:
 
 
 def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> bool:
-    """Return False if an input belongs to algorithms that were not chosen; True otherwise.
+    """Return False if an input is only for algorithms that were not chosen; True otherwise.
 
     The meaning of such an input begins with the names of its algorithms, as in ``sapo: temperature``.
     """
@@ -213,9 +212,10 @@ def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> boo
 
 
 def matchable(contract: Contract, choices: Mapping[str, Any], data: Collection[str] | None = None) -> Contract:
-    """Return the contract with only those inputs for which a function with these choices may have a parameter.
+    """Return the contract without the inputs for which a function with these choices cannot have a parameter.
 
-    :param data: the keys of :data:`OPTIONS` for which the function has a parameter; None for all.
+    :param data: the keys of :data:`OPTIONS` for which the function has a parameter; None for all. The options of other
+        keys are removed.
     """
     options = OPTIONS if contract.name == "policy_loss" else {}
     without = {name for several in options.values() for name in several}
@@ -226,17 +226,17 @@ def matchable(contract: Contract, choices: Mapping[str, Any], data: Collection[s
 
 # -- one number per response -------------------------------------------------------------------------------------------
 
-#: Domains in which a response's number is the sum of its tokens' numbers.
+#: Domains in which a response's number is the sum over its tokens.
 _ADDED = ("log_prob", "log_ratio", "reward")
 
 
 def per_response(contract: Contract, names: Collection[str]) -> Contract:
     """Return the contract with scenarios for a function that takes the inputs ``names`` as one number per response.
 
-    All tokens of a response have the same value. Only log-probs and rewards differ between tokens, because the
-    response's number is their sum.
+    In these inputs, all tokens of a response get the same value. Only log-probs and rewards may differ between tokens,
+    because the response's number is their sum.
 
-    :raises TypeError: for an input that has no number per token.
+    :raises TypeError: for an input without one number per token.
     """
     for name in names:
         item = contract.input(name)
@@ -256,7 +256,8 @@ def per_response(contract: Contract, names: Collection[str]) -> Contract:
 
 
 def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the inputs, with those named in ``names`` converted to one number per response, [batch]."""
+    """Return the inputs of a call, with those in ``names`` converted from [batch, tokens] to [batch]: the sum over the
+    valid tokens for log-probs and rewards, otherwise the value of the first valid token."""
     import torch
 
     changed = dict(inputs)
@@ -275,8 +276,8 @@ def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collectio
 
 
 def at_tokens(contract: Contract, inputs: Mapping[str, Any], outputs: Any) -> Any:
-    """Convert outputs with one number per response, [batch], to one number per token, in place. Each valid token gets
-    its response's number."""
+    """Convert outputs from [batch] to [batch, tokens] in place, where the contract has one number per token. Each valid
+    token gets its response's number."""
     import torch
 
     mask = inputs.get(contract.mask)

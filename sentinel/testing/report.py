@@ -1,4 +1,4 @@
-"""Report a check: one result per law, with the smallest failing scenario as code to paste."""
+"""Describe the result of a check: one result per law, with the smallest failing scenario as code to paste."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sentinel.values.literals import HALVES
 if TYPE_CHECKING:
     from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome
 
-#: Maximum number of differing elements, and of calls, that a failure shows. Three calls are enough for a law that
+#: Maximum number of differing elements and of calls in the text of a failure. Three calls are enough for a law that
 #: compares a batch with its two parts.
 _ELEMENTS, _CALLS = 6, 3
 
@@ -40,10 +40,10 @@ class Result:
 
     :ivar judged: the number of scenarios that the law judged.
     :ivar broken: whether one of these scenarios breaks the law, or every call raised.
-    :ivar edge: how the law is broken, in a few words, if the only wrong numbers are NaN and infinity; otherwise empty.
-    :ivar text: the text of the failure; if no scenario was judged, the reason.
-    :ivar expected: why the function is not meant to keep the law; empty if it is meant to keep it.
-    :ivar cause: the function's exception, if every call raised.
+    :ivar edge: a short description of the violation if all wrong numbers are NaN or infinite; otherwise empty.
+    :ivar text: the description of the failure; if no scenario was judged, the reason.
+    :ivar expected: the reason why the function is meant to break the law; empty if it must satisfy the law.
+    :ivar cause: the function's exception if every call raised; otherwise None.
     """
 
     law: str
@@ -60,7 +60,7 @@ class Result:
         if self.broken:
             raise LawBroken(self.text) from self.cause
         if not self.judged and self.expected:
-            raise TypeError(f"{self.law} was not checked, although expected_failed_laws has it: {self.text}")
+            raise TypeError(f"{self.law} is in expected_failed_laws, but was not checked: {self.text}")
         if not self.judged:
             raise unittest.SkipTest(self.text)
 
@@ -75,18 +75,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all laws. ``print`` shows them.
+    """The results of all laws. Its ``str`` is a text for the terminal.
 
-    :ivar raised: exception of the function -> number of scenarios in which it was raised.
+    :ivar raised: text of an exception of the function -> number of scenarios in which it was raised.
     :ivar left: parameter to which no call passed a value -> its default.
     :ivar off: parameter that was None, False or 0 in every call -> this value.
-    :ivar masks: mask whose padding was chosen -> the chosen styles.
+    :ivar masks: mask whose styles are restricted -> the styles that were drawn.
     :ivar given: parameter to which every call passed a value -> its default, which was never used.
-    :ivar inputs_of: parameter -> the inputs that it receives.
+    :ivar inputs_of: parameter of ``given`` -> the inputs that are passed to it.
     :ivar dtypes: the dtypes of float tensors; empty for all.
     :ivar scenarios: the number of scenarios.
     :ivar sizes: dimension of the input tensors -> its largest size in a call.
-    :ivar binding: lines that say which input each parameter receives, and which inputs are never read.
+    :ivar binding: lines that list which input each parameter receives, and which inputs are never read.
     """
 
     function: str
@@ -105,7 +105,7 @@ class Report:
 
     @property
     def tried(self) -> str:
-        """Return one line for pytest's summary that says what was tried and what was not."""
+        """Return one line for pytest's summary: what the check tried, and what it did not try."""
         parts = [f"{self.scenarios} scenarios{f' of at most {self._most}' if self.sizes else ''}"]
         parts += [_left(self.left)] if self.left else []
         parts += [self._given] if self.given else []
@@ -113,7 +113,7 @@ class Report:
 
     @property
     def _given(self) -> str:
-        """Return a sentence about the defaults that were never used, because every call passed a value."""
+        """Return a sentence that lists the defaults that no call used, because every call passed a value."""
         defaults = in_words(self.given)
         return f"every call passed its own values, so these defaults of the function were not tried: {defaults}"
 
@@ -178,13 +178,13 @@ def _sentence(text: str) -> str:
 
 
 def in_words(values: Mapping[str, Any]) -> str:
-    """Return settings as text: ``eps=0.2, beta=0.0``."""
+    """Format settings as text: ``eps=0.2, beta=0.0``."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of a check that a report needs: see :class:`sentinel.testing.checking.Check`.
+    """The options of a check that its report needs; :class:`sentinel.testing.checking.Check` documents them.
 
     :ivar unread: input that changes the oracle's result but is never passed to the function -> the oracle's value.
     """
@@ -198,12 +198,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Explanations:
-    """Functions that search for the explanation of a finding. Their result is empty if they find none.
+    """Functions that search for the explanation of a finding. Each returns an empty value if it finds none.
 
-    :ivar agreeing: takes a finding; returns other choices with which the function under test agrees with the oracle.
-    :ivar slip: takes a finding; returns the slip that makes the oracle agree with the function under test.
-    :ivar still_broken: takes additional choices; returns the laws that the function under test still breaks with them.
-    :ivar padding: takes a finding; returns the choice of padding with which the function keeps the finding's law.
+    :ivar agreeing: takes a finding; returns settings with which the oracle agrees with the user's function.
+    :ivar slip: takes a finding; returns a description of the slip that makes the oracle agree with the user's function.
+    :ivar still_broken: takes additional settings; returns the laws that the user's function breaks with them.
+    :ivar padding: takes a finding; returns the side of padding with which the user's function satisfies the law.
     """
 
     agreeing: Callable[[Finding], Mapping[str, Any]]
@@ -250,14 +250,14 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, explain: Exp
 
 
 def _styles(bound: Bound, name: str) -> Sequence[str]:
-    """Return the styles of a mask that the function accepts; empty if it accepts all, or if the input is not a mask."""
+    """Return the mask styles to which a mask is restricted; empty if it may have all, or if the input is not a mask."""
     item = bound.contract.input(name)
     return bound.binding.accepts.get(name, ()) if item is not None and item.domain == "mask" else ()
 
 
 def _binding(check: Asked, bound: Bound) -> list[str]:
-    """Return lines that show which input each parameter receives, and lines for inputs that the function never reads
-    although they change the oracle's result.
+    """Return lines that list which input each parameter receives, and which inputs change the oracle's result but are
+    never read.
     """
     of: dict[str, list[str]] = {} if bound.call else {name: [] for name in bound.function.__signature__.parameters}
     for name, parameter in bound.names.items():
@@ -275,7 +275,7 @@ def _binding(check: Asked, bound: Bound) -> list[str]:
 
 
 def _edge(finding: Finding) -> str:
-    """Return one line about the wrong number if all wrong numbers are NaN or infinite; otherwise an empty string."""
+    """Return a line with the first wrong value if all wrong values are NaN or infinite; otherwise an empty string."""
     violation = finding.violations[0]
     if finding.symptom != "non-finite":
         return ""
@@ -362,7 +362,7 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, explain: Explan
 
 
 def _source(check: Asked) -> str:
-    """Return the source that the contract cites. If it cites several papers, return those that name a chosen value."""
+    """Return the papers that the contract cites, or only those for the chosen algorithm if the citation names it."""
     words = [value.lower().replace("_", "-") for value in check.choices.values() if isinstance(value, str)]
     parts = re.split(r"[,;] (?=[A-Z])", check.contract.source)
     return (
@@ -377,21 +377,23 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _compared(case: Any, violation: Any, key: str) -> tuple[str, str]:
-    """Return the names of two calls: the first call, and the call with the violation. They may be the same."""
+    """Return the names of two calls of a case: the first call, and the call in which ``key`` is wrong. They may be the
+    same."""
     first = next(iter(case.observation))
     return first, next((name for name in case.observation if name and violation.key == f"{name}.{key}"), first)
 
 
 def _is_of(case: Any, variant: str, key: str, violation: Any) -> bool:
-    """Return True if the value of a violation is what the call returned. If not, the law has computed the value from
-    several calls, for example as a sum.
+    """Return True if the violation's value is what the call returned, or if the two cannot be compared. Otherwise the
+    law has computed the value from several calls, for example as a sum.
     """
     pair = numbers(violation.observed), numbers(case.observation[variant].get(key))
     return pair[0] is None or pair[1] is None or np.array_equal(pair[0][0], pair[1][0], equal_nan=True)
 
 
 def _values(case: Any, violation: Any, key: str) -> list[str]:
-    """Return lines with the values that differ: observed and expected, or the values of two calls that should agree."""
+    """Return one line per differing element, with the observed and the expected value, or with the values of two calls
+    that must agree."""
     first, variant = _compared(case, violation, key)
     if violation.demanded is None and not _is_of(case, variant, key, violation):
         return [f"{key}: {violation.detail}"]

@@ -1,4 +1,4 @@
-"""Run the calls of a search in pytest's own process, with the code that otherwise runs in workers."""
+"""Run the calls of a search in pytest's own process, with the same code that runs in workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.worker import answers, calling, probe, serving
 
 
 class _Server(serving.Server):
-    """Replaces the worker's server. It calls the user's function; if ``bound`` is None, it calls the oracle."""
+    """Executes requests as the worker's server does. Calls the user's function, or the oracle if ``bound`` is None."""
 
     def __init__(self, contract: Contract, bound: Bound | None, device: str) -> None:
         self._own_contract = contract
@@ -44,7 +44,7 @@ class _Server(serving.Server):
 
 
 class _Session:
-    """Makes calls in this process, with the interface of :class:`sentinel.worker.client.Session`."""
+    """Executes calls in this process, with the interface of :class:`sentinel.worker.client.Session`."""
 
     dead = ""
     hangs = False
@@ -90,8 +90,8 @@ def call_once(bound: Bound, inputs: Mapping[str, Any], device: str) -> None:
 
 @contextlib.contextmanager
 def settled() -> Iterator[None]:
-    """Restore global settings that a check changes when the ``with`` block ends: the states of random generators, the
-    number of threads, the CUDA device and torch's deterministic mode."""
+    """Restore global settings when the ``with`` block ends: the states of random generators, the number of threads, the
+    CUDA device and torch's deterministic mode."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     cuda = (torch.cuda.current_device(), torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]

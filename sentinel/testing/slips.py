@@ -1,6 +1,6 @@
-"""Define slips: common mistakes in formulas and arguments, each with an oracle that makes the same mistake.
+"""Define slips: common mistakes in formulas and arguments, each with an oracle that makes this mistake.
 
-If such an oracle agrees with a function that returns wrong numbers, the slip is the probable cause.
+If a function returns wrong numbers and one of these oracles returns the same numbers, the slip is the probable cause.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Inputs = dict[str, Any]
 
 
 def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, Any], factor: float) -> Iterator[Slip]:
-    """Yield slips, each with a contract whose oracle makes it. The most common slips come first.
+    """Yield slips that are possible for a contract, with the most common ones first.
 
-    :param names: input -> the name that the user's function has for it.
+    :param names: input -> parameter of the user's function.
     :param choices: the settings that the user has chosen.
-    :param factor: the observed number divided by the right one, if both are numbers; otherwise 0.
+    :param factor: the observed number divided by the expected number, or 0 if they are not numbers.
     """
 
     def called(item: Input) -> str:
@@ -90,7 +90,7 @@ def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, An
 
 
 def _alike(one: str, other: str) -> bool:
-    """Return True if two names differ in only one word, or are the two discount factors ``gamma`` and ``lam``."""
+    """Return True if two names of several words differ in one word, or are the discounts ``gamma`` and ``lam``."""
     words = one.split("_"), other.split("_")
     differing = [pair for pair in zip(*words) if pair[0] != pair[1]]
     return {one, other} == {"gamma", "lam"} or (
@@ -102,7 +102,7 @@ def _alike(one: str, other: str) -> bool:
 
 
 def _of_inputs(contract: Contract, change: Callable[[_Inputs], _Inputs]) -> Contract:
-    """Return a contract whose oracle receives inputs that ``change`` has modified."""
+    """Return a contract whose oracle receives inputs in which ``change`` has replaced some values."""
     oracle = contract.oracle
     assert oracle is not None
     return replace(contract, oracle=lambda inputs: oracle({**inputs, **change(dict(inputs))}))
@@ -159,8 +159,8 @@ def _interleaved(group: str) -> Callable[[_Inputs], _Inputs]:
 def _in_torch(contract: Contract, change: Callable[[Any, Any, Any], Any]) -> Contract:
     """Return a contract whose oracle runs with some torch functions replaced.
 
-    :param change: ``change(function, arguments, options)`` returns the result of a torch function. If it returns
-        NotImplemented, the function is called as usual.
+    :param change: ``change(function, arguments, options)`` is called instead of each torch function. If it returns
+        NotImplemented, the torch function is called.
     """
     oracle = contract.oracle
     assert oracle is not None
@@ -194,7 +194,7 @@ def _attached(function: Any, arguments: Any, options: Any) -> Any:
 
 
 def _scaled(contract: Contract, factor: float) -> Contract:
-    """Return a contract whose oracle multiplies its outputs, but not its metrics, by a factor."""
+    """Return a contract whose oracle multiplies its outputs by a factor. Its metrics are unchanged."""
     oracle = contract.oracle
     assert oracle is not None
     outputs = [item.key for item in contract.observes if item.role == "output"]

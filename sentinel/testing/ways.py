@@ -1,4 +1,4 @@
-"""List the ways in which a function may fit a contract if names alone do not match all parameters and inputs."""
+"""List possible matches of a function's parameters and a contract's inputs if names alone do not decide the match."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MOST = 16
 
 
 class Mismatch(TypeError):
-    """Raised if parameters and inputs do not match.
+    """Raised if a function's parameters and a contract's inputs do not match.
 
-    :ivar table: lines that show which input each parameter gets.
-    :ivar advice: lines that say what to pass, according to the names only.
+    :ivar table: lines that list which input each parameter receives.
+    :ivar advice: lines that suggest options, derived from the names only.
     :ivar names: input -> parameter, for the inputs that match.
     :ivar missing: required inputs without a parameter.
     :ivar unknown: parameters without a default that match no input.
@@ -45,7 +45,7 @@ class Mismatch(TypeError):
 
 @dataclass(frozen=True)
 class Way:
-    """Options of a check with which a function may fit the contract.
+    """A possible match of a function's parameters and a contract's inputs, as options of a check.
 
     :ivar names: input -> parameter; None if the function does not take the input.
     :ivar responses: the inputs that the function takes as one number per response.
@@ -60,10 +60,10 @@ class Way:
 
 
 def ways(contract: Contract, mismatch: Mismatch) -> Iterator[Way]:
-    """Yield the ways in which the function may fit, the most likely ones first.
+    """Yield possible matches, with the most likely ones first; none if the user must choose an option before.
 
     A missing input is assigned to a parameter with a similar name, to any other unmatched parameter, or to none. If the
-    function takes no mask, another way is that it takes one number per response, because these need no mask.
+    function takes no mask, a match with one number per response is tried too, because these numbers need no mask.
     """
     if mismatch.undecided:
         return
@@ -85,7 +85,7 @@ def ways(contract: Contract, mismatch: Mismatch) -> Iterator[Way]:
 
 
 def without_mask(contract: Contract, names: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Return the inputs with one value per token that a function takes without taking their mask.
+    """Return the inputs with one value per token that a function takes, although it does not take their mask.
 
     :param names: input -> parameter; None if the function does not take the input.
     """
@@ -99,7 +99,7 @@ def without_mask(contract: Contract, names: Mapping[str, str | None]) -> tuple[s
 
 
 def mask_of(contract: Contract, name: str) -> str:
-    """Return the name of an input's mask: ``chosen_mask`` for ``chosen_log_probs``; for most inputs, the contract's
-    only mask."""
+    """Return the name of an input's mask: ``chosen_mask`` for ``chosen_log_probs``; the contract's main mask if the
+    input has no mask of its own."""
     own = contract.input(f"{name.partition('_')[0]}_mask")
     return own.name if own is not None and own.domain == "mask" else contract.mask

@@ -230,7 +230,7 @@ def test_an_invalid_value_does_not_count_as_false(run_sentinel, mirrored, tree_w
         _rewritten(tree_with_options, affects=f"[{{when: {{actor.{option}: {condition}}}}}]")
         answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", f"actor.{option}={value}")
         assert answer.status == 2
-        assert f"actor.{option}={value}: not a value of this option, which accepts {takes}\n" in answer.out
+        assert f"actor.{option}={value}: this option accepts only {takes}\n" in answer.out
 
 
 PARSER = """\
@@ -522,7 +522,7 @@ def test_values_that_the_version_rejects_are_named(run_sentinel, mirrored, valid
     assert run_sentinel(*audit).status == 1
 
     script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, loss_agg_mode='token-men')\n")
-    accepts = "loss_agg_mode=token-men: not a value of this option, which accepts token-mean or seq-mean-token-sum"
+    accepts = "loss_agg_mode=token-men: this option accepts only token-mean or seq-mean-token-sum"
     assert run_sentinel(*audit).out.startswith(f"{script}:2: {accepts} — did you mean 'token-mean'?\n")
     config = tmp_path / "run.yaml"
     config.write_text("clip: 0.2\nloss_agg_mode: token-men\n")
@@ -778,7 +778,7 @@ def test_a_value_that_the_version_does_not_accept_is_an_error(run_sentinel, mirr
     _rewritten(tree_with_options, affects="[{when: {actor.lr: '> 0'}}]")
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", setting)
     accepted = setting == "actor.clip=0.2"
-    assert answer.out.startswith(f"{setting}: not a value of this option, which accepts ") != accepted
+    assert answer.out.startswith(f"{setting}: this option accepts only ") != accepted
     assert ": 1 hit you" in answer.out
     assert answer.status == (1 if accepted else 2)
 
@@ -1016,7 +1016,7 @@ def test_a_configuration_named_by_the_command_is_found_in_the_copy(run_sentinel,
     answer = run_sentinel(*audit, *command.format("gone").split())
     assert answer.status == 2
     words = "--config_path config, --config_name gone"
-    assert f"not read: the configuration that {words} names, because it is not a file here\n" in answer.out
+    assert f"not read: the configuration of {words}, because there is no such file here\n" in answer.out
     (tree_with_options / "tiny" / "config.yaml").write_text("actor: {clip: null}\n")  # the value in the copy's file
     (tree_with_options / "tiny" / "other.yaml").write_text("actor: {new: 1}\nreward: {fn: a.b}\n")
     answer = run_sentinel(*audit, *command.format("other").split())

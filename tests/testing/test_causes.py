@@ -248,7 +248,7 @@ def test_an_error_about_parameters_names_everything_that_is_missing():
     ("options", "message"),
     [
         ({"loss_agg_mode": "tokenmean"}, "no definition of loss_agg_mode='tokenmean' — did you mean 'token-mean'"),
-        ({"examples": "many"}, "examples='many' is not a number of scenarios"),
+        ({"examples": "many"}, "examples='many': the number of scenarios must be a positive integer"),
     ],
 )
 def test_a_misspelled_option_is_an_error(options, message):

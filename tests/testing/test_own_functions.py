@@ -151,7 +151,7 @@ def test_a_reported_metric_is_checked():
 
 def test_an_unknown_output_is_an_error_that_lists_the_outputs():
     with pytest.raises(
-        LawBroken, match=r"returned dict with x; the contract's outputs are loss, .*outputs="
+        LawBroken, match=r"returned dict with x, but the contract's outputs are loss, .*outputs="
     ) as failure:
         Check("policy_loss", examples=2, **PPO).report(lambda logps, old_logps, adv, mask: {"x": 1}).laws[
             "the_oracle_agrees"
@@ -311,7 +311,7 @@ def test_a_function_that_returns_nothing_does_not_pass():
     report = check(lambda rewards, uids: None, "reward_normalisation", examples=2)
     assert not report.ok
     text = report.laws["the_oracle_agrees"].text
-    assert text == "every call raised: TypeError: <lambda> returns None; a return statement is missing"
+    assert text == "every call raised: TypeError: <lambda> returned None; add a return statement"
     assert str(report).count("returns None") == 1
 
 

@@ -1,4 +1,4 @@
-"""List all packages that a project's modules import and that this environment lacks, before anything is imported."""
+"""List the packages that a project's modules import but this environment lacks, without importing anything."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ print(json.dumps([name for name in sys.argv[1:] if has(name)]))
 class Packages:
     """The third-party packages that some modules import.
 
-    :ivar install: each missing package that proposed functions need, with the paths of these functions. A function
-        needs a package if its body uses it or if a base of its class comes from it.
-    :ivar stub: missing packages that are only imported; stub modules replace them.
-    :ivar preload: installed packages that the functions use. A target must name them; otherwise, stubs replace them.
-    :ivar versions: the packages of ``stub``, and of the project itself, whose version a module reads.
+    :ivar install: missing package -> paths of the functions that need it. A function needs a package if its body uses
+        the package, or if a base of its class comes from the package.
+    :ivar stub: missing packages that are only imported. Stub modules replace them.
+    :ivar preload: installed packages that functions use. The target must name them, or else stub modules replace them.
+    :ivar versions: the packages of ``stub``, and the project's own, whose version a module reads.
     """
 
     install: Mapping[str, tuple[str, ...]]
@@ -48,7 +48,7 @@ class Imports:
     def __init__(self, definitions: Definitions, sources: Mapping[str, tuple[str, bytes]]) -> None:
         """Parse the project's files.
 
-        :param sources: for each file, its module and its content.
+        :param sources: file -> (module, content).
         """
         self._own = {module.partition(".")[0] for module, _ in sources.values()}
         self._definitions = definitions
@@ -58,8 +58,7 @@ class Imports:
                 self._trees[module] = file, syntax_of(content)
 
     def packages(self, signatures: Iterable[Signature], python: str | None) -> Packages:
-        """Return the packages that the modules of these functions import, directly or through other modules of the
-        project.
+        """Return the packages that the functions' modules import, directly or through other modules of the project.
 
         :param python: the interpreter in which the packages must be installed.
         """
@@ -100,7 +99,7 @@ class Imports:
             if local in names:
                 yield path.partition(".")[0]
         yield from (path.partition(".")[0] for path in signature.imports if self._is_foreign(path))
-        for base in signature.bases:  # a base class in the project may derive from a class of another package
+        for base in signature.bases:  # a base class in the project may itself derive from a class of another package
             yield from self._foreign_bases(signature.module, base, 4)
 
     def _foreign_bases(self, module: str, base: str, far: int) -> Iterator[str]:
@@ -145,10 +144,10 @@ class Imports:
         return {path.partition(".")[0] for path in self._paths(module) if self._is_foreign(path)}
 
     def _paths(self, module: str) -> Iterator[str]:
-        """Yield the dotted paths that importing a module always imports.
+        """Yield the dotted paths that are always imported together with a module.
 
-        Imports in a function, in the body of a ``try`` or under ``TYPE_CHECKING`` are left out: they may not run, or
-        may fail without consequence.
+        Imports in a function, in the body of a ``try`` or under ``TYPE_CHECKING`` are left out, because they may not
+        run, or may fail without consequence.
         """
         nodes: list[ast.AST] = list(self._trees[module][1].body)
         while nodes:

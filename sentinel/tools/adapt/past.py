@@ -1,4 +1,4 @@
-"""Find the earlier paths and parameter names of functions in a repository's history."""
+"""Find the former paths and parameter names of functions in a repository's history."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _COMMITS = 40
 
 
 def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mapping[str, Contract]) -> list[Proposal]:
-    """Add to each proposal the former paths (``formerly``) and former parameter names of its function.
+    """Add to each proposal the former paths (``formerly``) and former parameter names (``earlier``) of its function.
 
-    A few dozen commits are read, evenly spaced over the history. If a commit does not define a function at its path but
-    defines exactly one function of the same name elsewhere, that one counts as the same function.
+    A few dozen commits are read, evenly spaced over the history. If a commit does not define a function at its path,
+    but exactly one function of the same name elsewhere, both count as the same function.
     """
     assert project.mirror is not None
     history = commits.history(project.mirror, project.head)
@@ -64,7 +64,8 @@ def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mappin
 
 
 def _defining(trees: GitTrees, names: set[str]) -> object:
-    """Return a function that lists the qualified names that a blob defines, if their last part is in ``names``."""
+    """Return a function that takes the hash of a file and returns the qualified names of the functions in the file
+    whose last part is in ``names``."""
     pattern = re.compile(rb"def (%s)\b" % b"|".join(name.encode() for name in sorted(names)))
 
     @cache
@@ -94,9 +95,9 @@ def _places(definitions: Definitions, tree: str, defining: object) -> dict[str, 
 
 
 def _note(proposal: Proposal, contract: Contract, then: frozenset[str], earlier: dict[str, list[str]]) -> None:
-    """Add the former name of each renamed parameter to ``earlier``, which maps inputs of the contract to such names.
+    """Add the former name of each renamed parameter to ``earlier``: input of the contract -> former names.
 
-    :param then: the names of the function's parameters at the earlier commit.
+    :param then: the names of the function's parameters at the former commit.
     """
     lost = {name: proposal.arguments.get(name, name) for name in proposal.takes}
     lost = {name: today for name, today in lost.items() if today not in then}

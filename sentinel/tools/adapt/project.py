@@ -40,7 +40,7 @@ class Project:
     :ivar ref: the ref of ``checkout``.
     :ivar mirror: the git directory with its history; None for a release or a folder without git.
     :ivar head: the commit of the code; empty if there is no history.
-    :ivar requires: the declared requirements, such as ``trl>=0.9``, by the package's import name.
+    :ivar requires: import name of a package -> the declared requirement, such as ``trl>=0.9``.
     """
 
     target: Target
@@ -55,9 +55,9 @@ def open_project(source: str, packages: Iterable[str] = (), progress: Progress |
     """Open a folder, a git directory, the URL of a repository, or a release on PyPI.
 
     :param source: ``DIR``, ``URL``, ``NAME`` or ``NAME==VERSION``.
-    :param packages: the names or folders of the packages to read. By default, the package that has the project's name;
-        if no package has it, all packages.
-    :raises SentinelError: if there is no such folder, release or repository, or it lacks one of ``packages``.
+    :param packages: the names or folders of the packages to read. The default is the package with the project's name,
+        or all packages if none has this name.
+    :raises SentinelError: if there is no such folder, release or repository, or if it lacks one of ``packages``.
     :raises NothingExamined: if the source has no Python package.
     """
     folder = local_path(source)
@@ -79,7 +79,7 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
     head = git_objects.commit_named(clone, "HEAD") if clone is not None else ""
     if clone is not None and clone == folder:
         if not head:
-            raise SentinelError(f"{folder} is a git directory without a commit at HEAD")
+            raise SentinelError(f"{folder} is a git directory, but its HEAD has no commit; give another folder")
         return _of_commit(Target("", "", ()), Ref("git", head, str(folder)), folder, folder.stem, packages, progress)
     files = _files_below(folder)
 
@@ -94,7 +94,7 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
 
 
 def _of_repository(url: str, packages: tuple[str, ...], progress: Progress | None) -> Project:
-    """Open a repository through its mirror, which is made if it does not exist."""
+    """Open a repository through its mirror. The mirror is created if it does not exist."""
     store, name = MirrorStore(), re.sub(r"\.git$", "", url.rstrip("/")).replace(":", "/").rsplit("/", 1)[-1].lower()
     blank = Target(re.sub(r"[^a-z0-9_]", "", name) or "framework", url, ())
     mirror = store.get(blank.name) or store.add(blank, progress=progress)
@@ -172,12 +172,12 @@ def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: st
     if packages:
         found = [folder for folder in found if folder.name in packages or str(folder) in packages]
         if missing := [each for each in packages if all(each not in (folder.name, str(folder)) for folder in found)]:
-            raise SentinelError(f"{where} has no package {missing[0]}")
+            raise SentinelError(f"{where} has no package {missing[0]}; give another --package")
     plain = canonicalize_name(name).replace("-", "_")
     found = [folder for folder in found if folder.name.lower() == plain] or found
     if not found:
         what = "no Python package (a folder with an __init__.py)" if paths else "no Python file"
-        raise NothingExamined(f"{where} has {what}; give the folder that holds the framework's package")
+        raise NothingExamined(f"{where} has {what}; give the folder that contains the framework's package")
     return tuple(
         PackageRoot(str(folder), "" if folder.parent == PurePosixPath() else str(folder.parent)) for folder in found
     )

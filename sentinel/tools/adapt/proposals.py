@@ -23,16 +23,16 @@ class Code(str):
 _GROUP_SIZE = re.compile(
     r"(group_size|num_generations|(n|num)_samples(_per_prompt)?|rollout_n|n_rollouts|num_responses)"
 )
-#: The expression that maps the axis of a statistic to torch's ``dim``, as it is written into the adapter.
+#: The code in the adapter that maps the axis of a statistic to torch's ``dim``.
 AXIS = Code("kit.AXIS")
 #: Names of functions that prepare or log values and do not compute a training signal.
 _HELPER = re.compile(
     r"_?(pre|post)_?process|_?(update|log|get|collect|build|reduce|gather|prepare)_\w*(metrics?|stats|logs)|__init__"
 )
-#: Annotation -> a value for a required parameter that matches no input, so that the function can be called.
+#: Annotation -> the value for a required parameter that matches no input. It makes the function callable.
 _PLACEHOLDERS = {"bool": False, "int": 1, "float": 1.0, "str": ""}
 _TENSORS = re.compile(r"tensor|Sequence|List|list\[|ndarray|Batch|Dict|dict", re.I)
-#: (pattern of a name, value): for a parameter that is a bound, a value that no scenario reaches.
+#: (pattern, value): a parameter whose name contains the pattern is a bound; it gets this value, which is never reached.
 _BOUNDS = ((r"ratio|frac", 0.0), (r"min|lower|floor", -1e4), (r"max|upper|cap|limit", 1e4))
 #: Names of parameters: for the step of a learning-rate schedule, and for the response and the correct answer of a
 #: reward rule.
@@ -46,8 +46,8 @@ _TRUTH = re.compile(
 )
 #: Names of parameters for an identifier of each row.
 _ROW_NAMES = re.compile(r"(\w+_)?(uuids?|(traj|trajectory|row|sample|request|response)_ids?)")
-#: (pattern of an annotation, form): whether a function takes numbers as one vector (``row``) or as a list of vectors
-#: (``rows``), and the type of a vector.
+#: (pattern of an annotation, (layout, form)): whether a function takes numbers as one vector (``row``) or as a list of
+#: vectors (``rows``), and the type of a vector.
 _VECTORS = (
     (r"(list|Sequence|Iterable|tuple)\[(list|Sequence)\[(float|int|bool)", ("rows", "list")),
     (r"(list|Sequence|Iterable|tuple)\[(np\.|numpy\.)?(nd)?array", ("rows", "array")),
@@ -59,7 +59,7 @@ _VECTORS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """The form in which a function takes the tensors of a contract: see ``kit.call_each``.
+    """The form in which a function takes the tensors of a contract; ``kit.call_each`` documents the forms.
 
     :ivar each: the argument ``each`` of ``kit.call_each``; empty if the function takes whole tensors.
     :ivar form: the type of a vector; for a reward rule, the wording of the response.
@@ -77,15 +77,15 @@ class Layout:
 class Kind:
     """The rule by which ``sentinel adapt`` recognises the functions of one contract from their names.
 
-    :ivar about: a pattern that the function's name must contain.
-    :ivar outputs: the contract's outputs. If a function returns only one value, it counts as the first output.
-    :ivar settings: maps each required input that may have no parameter to (pattern, value) pairs. The first pair whose
-        pattern occurs in the function's name gives the input's value. An empty pattern occurs in every name.
-    :ivar sums: inputs of shape ``[batch, tokens]`` that a function may take as one number per row. Each input is mapped
-        to the mask over which it is summed.
-    :ivar aside: a pattern that the function's name must not contain.
-    :ivar alone: whether the last unmatched parameter is matched with the last unmatched input, whatever the
-        parameter's name.
+    :ivar about: a pattern that must occur in the function's name.
+    :ivar outputs: the contract's outputs. If a function returns a single value, it is the first output.
+    :ivar settings: required input that may have no parameter -> (pattern, value) pairs. The input gets the value of the
+        first pair whose pattern occurs in the function's name. An empty pattern occurs in every name.
+    :ivar sums: input of shape ``[batch, tokens]`` that a function may take as one number per row -> the mask over which
+        it is summed.
+    :ivar aside: a pattern that must not occur in the function's name.
+    :ivar alone: whether the last unmatched parameter and the last unmatched input are matched regardless of their
+        names.
     """
 
     contract: str
@@ -106,8 +106,7 @@ def _names(words: str, *others: tuple[str, Any]) -> list[tuple[str, Any]]:
     return [*((word, word) for word in words.split()), *others]
 
 
-#: The contracts, from the most to the least specific. If two contracts fit equally well, the earlier one is tried
-#: first.
+#: The contracts, from the most to the least specific. Of contracts that fit equally well, the first one is tried.
 KINDS = (
     Kind(
         "policy_loss", r"polic|actor|pg_|_pg|ppo|grpo|loss",
@@ -181,20 +180,20 @@ _WORDINGS = ("boxed", "<answer>{answer}</answer>", "The answer is {answer}", "##
 class Proposal:
     """A binding that may fit a function.
 
-    :ivar score: how well the contract explains the parameters; the proposal with the highest score is tried first.
-    :ivar arguments: maps each input to its parameter, if their names differ.
+    :ivar score: how well the contract matches the parameters. The proposal with the highest score is tried first.
+    :ivar arguments: input -> its parameter, if their names differ.
     :ivar takes: the inputs that are passed to the function.
-    :ivar fixed: maps each input without a parameter to the value that describes what the function does.
-    :ivar accepts: the values that the function accepts, by input.
-    :ivar reads: maps each output to its index or key in the function's result; ``()`` is the result itself.
+    :ivar fixed: input without a parameter -> the value that corresponds to the function's behaviour.
+    :ivar accepts: input -> the values that the function accepts.
+    :ivar reads: output -> its index or key in the function's result; ``()`` is the result itself.
     :ivar options: further options of ``kit.call_with``.
-    :ivar constants: the values of parameters that match no input.
-    :ivar objects: for each parameter that is an object, the attributes and keys that the body reads, each with an
-        expression for its value.
-    :ivar questions: the choices that a person has to confirm.
+    :ivar constants: parameter that matches no input -> its value.
+    :ivar objects: parameter that is an object -> the attributes and keys that the body reads -> the code of their
+        values.
+    :ivar questions: the guesses that a person has to confirm.
     :ivar dtypes: the float dtypes that the function accepts; empty for all.
     :ivar formerly: former paths of the function.
-    :ivar earlier: former names of parameters, by input.
+    :ivar earlier: input -> former names of its parameter.
     """
 
     signature: Signature
@@ -221,24 +220,22 @@ class Proposal:
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A function that nearly fits a contract, and the reason why it does not, such as an input without a parameter."""
+    """A function that nearly fits a contract, and the reason why not, such as an input without a parameter."""
 
     signature: Signature
     contract: str
     reason: str
 
 
-#: The maximum number of proposals for one function. They differ in contract or layout; the proposal for which the laws
-#: give the best results is chosen.
+#: The maximum number of proposals for one function. They differ in contract or layout; that with the best results of
+#: the laws is chosen.
 _MOST = 5
 
 
 def propose(
     signature: Signature, contracts: Mapping[str, Contract], classes: Classes | None = None
 ) -> list[Proposal] | NearMiss | None:
-    """Return the proposals for a function, the best score first.
-
-    If no contract fits, return the nearest miss, or None if no contract nearly fits.
+    """Return the proposals for a function, with the best score first; if there are none, a near miss or None.
 
     :param classes: the project's classes. Their defaults become the values of attributes that the function reads.
     """
@@ -265,9 +262,9 @@ _OF_STEPS = ("generalised_advantage", "discounted_return", "kl_estimate")
 
 
 def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
-    """Return the layouts in which a function may take tensors, judging from its parameters' names and annotations."""
+    """Return the layouts in which a function may take tensors, derived from its parameters' names and annotations."""
     if any("_mask" in item.name and item.shape == TOKENS and item.name != contract.mask for item in contract.inputs):
-        return [Layout()]  # each mask belongs to its own tensors, so rows cannot be cut with one mask
+        return [Layout()]  # with a mask for each tensor, rows cannot be cut with one mask
     if contract.name == "rule_reward":
         bare = any(re.search("answer|pred|guess", each.name) for each in signature.own[:1])
         return [Layout(form=each) for each in (reversed(_WORDINGS) if bare else _WORDINGS)]
@@ -356,7 +353,7 @@ def _proposal(
     lacks = [f"no parameter matches the input {item}" for item in missing]
     lacks += [f"no input of the contract matches the parameter {name}" for name in foreign]
     if contract.group and "group" not in {*match.names, *known, *inner}:
-        lacks.append("no parameter says which rows form a group")
+        lacks.append("no parameter specifies which rows form a group")
     if lacks:
         near = len(missing) < 2 and any(contract.input(name).shape for name in match.names)  # type: ignore[union-attr]
         return NearMiss(signature, contract.name, "; ".join(lacks)) if near else None
@@ -376,7 +373,8 @@ def _proposal(
 
 
 def _of_rule(signature: Signature) -> dict[str, str]:
-    """Return the parameters for the response and the ground truth, if a function takes both of them as strings."""
+    """Return the parameters for the response and the ground truth if a function takes both as strings; otherwise an
+    empty mapping."""
     texts = [each.name for each in signature.own if each.required and re.search(r"^$|\bstr\b|Any", each.annotation)]
     texts = [name for name in texts if not signature.reads.get(name)]
     truth = next((name for name in reversed(texts) if _TRUTH.fullmatch(name)), "")
@@ -403,9 +401,9 @@ def _inner(
     signature: Signature,
     known: Collection[str],
 ) -> dict[str, str]:
-    """Map inputs without a parameter to the attribute or key of an object parameter that has their name.
+    """Return input without a parameter -> attribute or key of an object parameter with the input's name.
 
-    Attributes of ``self`` are matched with options only: they do not hold the data of a batch.
+    Attributes of ``self`` are matched with options only, because they do not contain the data of a batch.
     """
     names = match_names(contract, list(leaves), (), dict(match.names), known).names
     found = {}
@@ -426,9 +424,9 @@ def _objects(
     inner_size: str,
     classes: Classes,
 ) -> dict[str, dict[str, str]]:
-    """Map each object parameter to the paths that are read from it, and each path to an expression for its value.
+    """Return object parameter -> path that is read from it -> code of its value.
 
-    The expression is an input, the group size, a default of the object's class, or else ``None``.
+    The value is an input, the group size, a default of the object's class, or otherwise ``None``.
     """
     given = {leaf: f'inputs["{name}"]' for name, leaf in reversed(list(inner.items()))}
     if inner_size:
@@ -450,7 +448,7 @@ def _literals(classes: Classes, name: str, far: int = 4) -> dict[str, str]:
 
 
 def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
-    """Return True if a parameter has the name of a tensor of the contract but cannot be one, because the function
+    """Return True if a parameter has the name of a tensor of the contract, but is a string, because the function
     compares it with strings.
     """
     kinds = {item.kind for item in contract.inputs if fits(contract, item.name, name) is not None}
@@ -458,18 +456,16 @@ def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
 
 
 def _is_optional(contract: Contract, name: str) -> bool:
-    """Return True if a function needs no parameter for an input.
-
-    This holds for settings, whose value can be guessed, and for masks: a function without a mask gets only valid
-    tokens.
+    """Return True if a function needs no parameter for an input: a setting, whose value can be guessed, or a mask,
+    because a function without a mask is called with valid tokens only.
     """
     item = contract.input(name)
     return item is not None and (bool(item.choices) or item.domain == "mask")
 
 
 def _placeholder(parameter: Parameter) -> Any:
-    """Return a constant that fits a parameter's annotation; None if the annotation is missing, or names a tensor or a
-    collection."""
+    """Return a constant that fits a parameter's annotation; None if there is no annotation, or if it names a tensor or
+    a collection."""
     if not parameter.annotation or _TENSORS.search(parameter.annotation):
         return None
     value: Any = next(
@@ -480,7 +476,7 @@ def _placeholder(parameter: Parameter) -> Any:
 
 
 def _reads(signature: Signature, kind: Kind, contract: Contract) -> dict[str, Any] | None:
-    """Map each output to its index or key in the function's result; ``()`` is the result itself.
+    """Return output -> its index or key in the function's result, or ``()`` for the result itself.
 
     Return None if the function returns no output of the contract.
     """
@@ -542,7 +538,7 @@ def _written(
     draft.questions += [f"is {parameter} the contract's {name}?" for name, parameter in guess.items()]
     if "kl_coef" in names and "kl" not in names and contract.input("kl"):
         draft.fixed["kl_coef"] = 0.0
-        draft.questions.append(f"it computes the KL itself, so {names.pop('kl_coef')} is left at its default.")
+        draft.questions.append(f"the function computes the KL, so {names.pop('kl_coef')} is left at its default.")
     for item in contract.inputs:
         if not item.dialect and item.name not in {**names, **draft.inner}:
             _without_parameter(draft, item, signature, kind, contract)
@@ -551,7 +547,7 @@ def _written(
         if first != name:
             draft.fixed[name] = Code(f'lambda inputs: inputs["{first}"]')
     for name, alike in match.ambiguous.items():
-        draft.questions.append(f"the contract's {name} may be {' or '.join(alike)}; {names[name]} is a guess.")
+        draft.questions.append(f"{' or '.join(alike)} may be the contract's {name}; {names[name]} is a guess.")
     if len(clips := {names.get("eps_clip_low"), names.get("eps_clip_high")}) == 1 and clips != {None}:
         draft.questions.append(
             f"{clips.pop()} sets both clip bounds, so scenarios with two different bounds are left out."
@@ -563,7 +559,7 @@ def _written(
     if kind.contract == "rule_reward":
         draft.fixed["wording"] = layout.form
         draft.options |= {"leading": draft.leading, "takes": ()}
-        draft.questions.append(f"which answer format does it expect? It is tried with the wording {layout.form!r}.")
+        draft.questions.append(f"which answer format is expected? The wording {layout.form!r} is tried.")
     responses = {each.name for each in signature.own[:2]} if draft.leading else set()
     apart = {*responses, *names.values(), size, draft.step, *draft.objects, *draft.ends, *draft.rows}
     left = _other_parameters(draft, signature, contract, match, parameters, apart, size)
@@ -576,7 +572,7 @@ def _written(
         draft.options["ends"] = tuple(draft.ends)
     if draft.rows:
         draft.options["row_names"] = tuple(draft.rows)
-        draft.questions.append(f"{' and '.join(draft.rows)}: gets a different name for each row. Is that right?")
+        draft.questions.append(f"{' and '.join(draft.rows)}: each row gets a different name. Is that right?")
     if layout.of_groups:
         if contract.mask:
             draft.options["sums"] = {"token_level_rewards": contract.mask}
@@ -586,7 +582,7 @@ def _written(
     for name, paths in draft.objects.items():
         if unknown := [path for path, value in paths.items() if value == "None"]:
             what = "the object" if name not in parameters else name
-            draft.questions.append(f"which values does {what} have in a real run: {', '.join(unknown)}?")
+            draft.questions.append(f"which values do these members of {what} have in a real run: {', '.join(unknown)}?")
     return Proposal(
         signature,
         contract.name,
@@ -605,15 +601,15 @@ def _written(
     )
 
 
-#: For each layout, a question that asks the user whether the function takes tensors in this layout.
+#: Layout -> the question whether the function takes tensors in this layout.
 _OF_GROUPS = {
-    "group": "it takes no groups, so it is called once for each group. Is that right?",
-    "groups": "it takes a list, so it gets one vector for each group. Is that right?",
+    "group": "the function takes no groups, so it is called once for each group. Is that right?",
+    "groups": "the function takes a list, so it gets one vector for each group. Is that right?",
 }
 _OF_LAYOUT = {
-    "row": "it is called once for each response, with its valid tokens. Is that right?",
-    "rows": "it gets a list with a vector for each response. Is that right?",
-    "stream": "it gets the tokens of all responses one after another. Is that right?",
+    "row": "the function is called once for each response, with the response's valid tokens. Is that right?",
+    "rows": "the function gets a list with a vector for each response. Is that right?",
+    "stream": "the function gets the tokens of all responses one after another. Is that right?",
 }
 
 
@@ -633,7 +629,7 @@ def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: K
     elif item.domain == "mask" and item.default is not None:
         draft.accepts[item.name] = ("full",)
         if item.name == contract.mask:
-            draft.questions.append("it takes no mask, so all tokens count. Where are masked tokens removed?")
+            draft.questions.append("the function takes no mask, so all tokens count. Where are masked tokens removed?")
     elif item.choices and item.name not in draft.fixed:
         draft.fixed[item.name] = item.choices[0] if item.default is REQUIRED else item.default
         if item.default is REQUIRED or item.name == "loss_agg_mode":
@@ -643,7 +639,7 @@ def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: K
 
 
 def _words(draft: _Draft, signature: Signature, contract: Contract, names: Mapping[str, str]) -> None:
-    """Map each choice of an input to the function's own string for it, read from comparisons in the body."""
+    """Map the contract's choices to the function's own strings, which are read from comparisons in the body."""
     if "axis" in names:
         draft.options["values_of"] = {"axis": AXIS}
     for name, parameter in names.items():
@@ -653,7 +649,7 @@ def _words(draft: _Draft, signature: Signature, contract: Contract, names: Mappi
             draft.options.setdefault("values_of", {})[name] = values
             if left := [word for word in words if word not in values.values()]:
                 others = ", ".join(map(repr, left))
-                draft.questions.append(f"{parameter} can also be {others}, which the contract's {name} cannot.")
+                draft.questions.append(f"{parameter} can also be {others}, but the contract's {name} cannot.")
 
 
 def _other_parameters(
@@ -667,7 +663,7 @@ def _other_parameters(
 ) -> list[str]:
     """Choose constants for required parameters that match no input.
 
-    Return the parameters that are left at a default other than None and False, because such a default may matter.
+    Return the parameters that keep a default other than None and False, because such a default may affect results.
     """
     for name in match.unknown:
         if name in draft.constants:
@@ -692,7 +688,9 @@ def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str,
     """Set the options that the body suggests: tensors with tokens first, boolean masks, and one number per row."""
     if signature.tokens_first:
         draft.options["tokens_first"] = True
-        draft.questions.append(f"{signature.tokens_first}, so its tensors are taken as [tokens, batch]. Is that right?")
+        draft.questions.append(
+            f"{signature.tokens_first}, so the tensors are passed as [tokens, batch]. Is that right?"
+        )
     bools = tuple(name for name, parameter in names.items() if _is_boolean(signature.body, parameter))
     if bools:
         draft.options["bools"] = bools
@@ -704,7 +702,7 @@ def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str,
     if sums:
         draft.options["sums"] = sums
         several = ", ".join(names[name] for name in sums)
-        draft.questions.append(f"{several}: taken as one number per row. Is that right?")
+        draft.questions.append(f"{several}: passed as one number per row. Is that right?")
 
 
 def _is_boolean(body: str, parameter: str) -> bool:
@@ -713,7 +711,7 @@ def _is_boolean(body: str, parameter: str) -> bool:
 
 
 def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
-    """Map each choice of the contract to the function's spelling of it, if the two are similar."""
+    """Return choice of the contract -> the function's spelling of it, for choices with a similar spelling."""
 
     def plain(text: Any) -> str:
         return re.sub(r"[^a-z0-9]", "", str(text).lower())
@@ -722,21 +720,18 @@ def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
 
 
 def _per_row(signature: Signature, parameter: str, kind: Kind) -> bool:
-    """Return True if the function uses a parameter as one number per row."""
+    """Return True if the body uses a parameter as one number per row."""
     if kind.contract == "preference_loss":
         return not re.search(rf"\b{parameter}\b[^\n]*sum\((dim=)?-1", signature.body)
     return bool(re.search(rf"\b{parameter}\.((view|reshape)\(-1, |(un)?squeeze\()", signature.body))
 
 
-#: Settings for which no other values are tried: they do not define what a function computes.
+#: Settings for which no other values are tried, because they do not define what a function computes.
 _COUNTS = {"batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "group_layout", "with_entropy"}
 
 
 def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Target]) -> list[dict[str, Any]]:
-    """Return other choices to try in place of a proposal's guesses.
-
-    Choices for settings without a parameter come first; choices for points on which frameworks legitimately differ
-    follow.
+    """Return settings to try in place of a proposal's guesses: first those without a parameter, then dialects.
 
     :param targets: other frameworks, whose declared dialects are tried.
     """
@@ -753,10 +748,10 @@ def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Targe
     return other_settings(contract, targets, proposal.fixed, skip, proposal.signature.numbers, more)
 
 
-#: The error for an attribute that the object of the proposal lacks.
+#: The error for an attribute that the proposal's stand-in object lacks.
 _LACKS = re.compile(r"object has no attribute '(\w+)'")
-#: (pattern, part): if every call fails with an error of this pattern, change this part of the proposal: the option
-#: ``bools`` of ``kit.call_with``, or the float dtypes.
+#: (pattern of an error, part of the proposal to change if every call fails with this error): the option ``bools`` of
+#: ``kit.call_with``, or the float dtypes.
 _MENDS = (
     (r"operator.invert|boolean tensor|must be long, int, byte or bool|bool.* Float", "bools"),
     (r"must be float32|expected .*float32|dtype Double", "dtypes"),
@@ -764,9 +759,8 @@ _MENDS = (
 
 
 def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | None:
-    """Change a proposal as the error of its failed calls suggests.
-
-    Return None if the error suggests no change, or one that was made before.
+    """Return a proposal with the change that the error of its failed calls suggests; None if the error suggests no
+    change, or a change that was made before.
     """
     lacks, signature = _LACKS.search(failure), proposal.signature
     if lacks and signature.owner and lacks[1] not in (own := proposal.objects.get(signature.parameters[0].name, {})):

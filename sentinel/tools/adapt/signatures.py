@@ -12,14 +12,14 @@ from sentinel.search.bindings import parameters_of, syntax_of
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
-#: A shape in a docstring in which the dimension of tokens comes first, as in ``[seq_len, bsz]``.
+#: A shape in a docstring whose first dimension is tokens, as in ``[seq_len, bsz]``.
 _TOKENS_FIRST = re.compile(
     r"[\[(]\s*(?:seq\w*|steps?|n_steps|t|l|num_steps)\s*,\s*(?:b|bs|bsz|batch\w*|n)\s*[\])]", re.I
 )
-#: Calls that suggest tokens on the first axis: a cumulative sum or a flip along this axis, or ``.view(1, -1)``, which
-#: adds this axis to a tensor with one number per row.
+#: Calls that suggest that the first axis is tokens: a cumulative sum or a flip along this axis, or ``.view(1, -1)``,
+#: which adds the axis to a tensor with one number per row.
 _ALONG_THE_FIRST = re.compile(r"(cumsum|flip)\(([^()]*, )?(dims?=)?\[?0\]?\)$|\.view\(1, -1\)$")
-#: The largest constant that may be part of a definition.
+#: The largest constant in a function's body that may be part of a definition.
 _LARGEST = 64
 
 
@@ -27,7 +27,7 @@ _LARGEST = 64
 class Parameter:
     """A parameter of a function.
 
-    :ivar default: the default as written; None if the parameter is required.
+    :ivar default: the code of the default; None if the parameter is required.
     """
 
     name: str
@@ -44,15 +44,15 @@ class Signature:
     """Facts about a function or method, read from its source.
 
     :ivar owner: the class of a method; empty for a function.
-    :ivar bases: the bases of that class, as written.
+    :ivar bases: the code of that class's bases.
     :ivar variadic: whether the function takes ``**kwargs``.
     :ivar returns: for each distinct return statement, the names of the members of the returned tuple, the keys of the
         returned dictionary in brackets, or the name of the single value. An expression without a name is ``""``.
-    :ivar words: for each parameter, the strings with which the body compares it.
+    :ivar words: parameter -> the strings with which the body compares it.
     :ivar numbers: the positive numbers in the body up to 64, except 1.
     :ivar tokens_first: the reason to assume tensors of shape ``[tokens, batch]``; empty if there is none.
-    :ivar reads: for each parameter, the attributes and keys that the body reads from it, such as ``args.beta`` or
-        ``["mask"]``. Those of ``self`` include attributes that are read in other methods which the method calls.
+    :ivar reads: parameter -> the attributes and keys that the body reads from it, such as ``args.beta`` or
+        ``["mask"]``. For ``self``, attributes that are read in called methods of the same class are included.
     :ivar names: the names that the body uses.
     :ivar imports: the dotted paths of the modules that the body imports.
     :ivar body: the statements of the body as text, without comments.
@@ -83,8 +83,8 @@ class Signature:
 
     @property
     def about(self) -> str:
-        """Return the name that says what the function computes, in lower case. For a class that is called, such as an
-        ``nn.Module`` with a ``forward``, it is the name of the class."""
+        """Return the name that describes the function, in lower case: its own name, or the name of its class for
+        ``forward`` and ``__call__``."""
         return (self.owner if self.name in ("forward", "__call__") else self.name).lower()
 
     @property
@@ -94,11 +94,11 @@ class Signature:
 
 
 def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> Iterator[Signature]:
-    """Yield the signatures of a module's functions and methods.
+    """Read the signatures of functions and methods from a module's source.
 
     A function whose code is nested too deeply for Python's recursion limit is left out.
 
-    :param wanted: the qualified names of the functions to read, without the module.
+    :param wanted: the qualified names of the functions, without the module.
     :raises SyntaxError: if the source does not parse.
     """
     names = set(wanted)
@@ -108,12 +108,12 @@ def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> It
                 yield _signature(node, owner, f"{module}.{name}", module, file)
 
 
-#: Maps each class to its bases and to those defaults of its attributes that are literals, all as written.
+#: Class -> (its bases, attribute -> default if it is a literal), all as code.
 Classes = Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]]
 
 
 def classes_of(body: Iterable[ast.stmt]) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Map each class of a module to its bases and to the literal defaults of its attributes.
+    """Return the classes in a module's body, with their bases and the literal defaults of their attributes.
 
     Defaults are read from annotated fields and from assignments to ``self`` in ``__init__``.
     """
@@ -198,7 +198,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
 
 
 def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
-    """Yield the return statements of a function, without those of nested functions and classes."""
+    """Yield the return statements in a function's body, without those of nested functions and classes."""
     for node in body:
         if isinstance(node, ast.Return):
             yield node
@@ -226,8 +226,8 @@ def _returned(value: ast.expr) -> tuple[str, ...]:
 
 
 def _name_in(value: ast.expr) -> str:
-    """Return the name that an expression starts with, such as ``x`` for ``x.sum()``. Return the ``repr`` of a constant,
-    and an empty string for any other expression."""
+    """Return the name at the start of an expression, such as ``x`` for ``x.sum()``; the ``repr`` of a constant; and an
+    empty string for any other expression."""
     if isinstance(value, ast.Constant):
         return repr(value.value)
     while isinstance(value, (ast.Call, ast.Attribute)):
@@ -261,7 +261,7 @@ def _numbers(nodes: Iterable[ast.AST]) -> tuple[float, ...]:
 def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
     """Return the reason to assume that a function's tensors have the shape ``[tokens, batch]``; empty if there is none.
 
-    The reason is a shape in the docstring, a backward loop that indexes the first axis, or a call along the first axis.
+    It is a shape in the docstring, a loop backwards over the first axis, or a call along the first axis.
     """
     text = ast.get_docstring(node) or ""
     if match := _TOKENS_FIRST.search(text):
@@ -283,7 +283,7 @@ _OF_TENSORS = {"shape", "dtype", "device", "ndim", "T", "mT", "data", "is_cuda",
 
 
 def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dict[str, tuple[str, ...]]:
-    """Map each parameter that is an object or a dictionary to the attributes and keys that are read from it."""
+    """Return parameter -> attributes and keys that are read from it, for parameters that are not tensors."""
     parameters = parameters_of(node)
     found = {name: _attributes(inside, name) for name in parameters}
     if owner is not None and parameters:
@@ -307,7 +307,7 @@ def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dic
 
 
 def _attributes(nodes: Iterable[ast.AST], name: str) -> tuple[str, ...]:
-    """Return the attribute paths and constant keys that the code reads from a variable. Called methods are left out."""
+    """Return the attribute paths and constant keys that code reads from a variable, without called methods."""
     paths, nodes = set(), list(nodes)
     methods = {node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Call the bindings of an adapter that is not part of the catalog, and collect the results of the laws."""
+"""Try the laws on the bindings of an adapter that is not part of the catalog, and collect the results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from sentinel.testing.alternatives import explaining, other_settings
 from sentinel.tools.adapt.project import Project
 from sentinel.worker.client import Options
 
-#: Limits: ``_SCENARIOS`` scenarios per boundary; ``_ATTEMPTS`` attempts with other choices, of ``_FEW`` scenarios each;
-#: ``_SHRINKING`` calls to shrink a finding.
+#: Limits: ``_SCENARIOS`` scenarios per boundary; ``_ATTEMPTS`` attempts with other settings, with ``_FEW`` scenarios
+#: each; ``_SHRINKING`` calls to shrink a finding.
 _SCENARIOS, _FEW, _ATTEMPTS, _SHRINKING = 60, 30, 12, 60
 _ORACLE = "the_oracle_agrees"
 
@@ -37,15 +37,15 @@ class Result:
     """The results of the laws for a binding.
 
     :ivar contract: the binding's contract; empty if no scenario can be drawn for it.
-    :ivar held: maps each law that held to the number of scenarios that it judged.
-    :ivar broken: maps each broken law to its first violation.
-    :ivar scenarios: maps each broken law to the inputs of the smallest scenario that breaks it, in recipe notation.
-    :ivar silent: maps each law that judged no scenario to the reason.
-    :ivar raised: maps each exception of the boundary to the number of scenarios that raise it.
+    :ivar held: law that holds -> number of scenarios that it judged.
+    :ivar broken: broken law -> description of its first violation.
+    :ivar scenarios: broken law -> the inputs of the smallest scenario that breaks it, in the notation of recipes.
+    :ivar silent: law that judged no scenario -> reason.
+    :ivar raised: exception of the boundary -> number of scenarios that raise it.
     :ivar failed: the reason why the boundary cannot be called; empty if it can.
     :ivar packages: the missing packages, if these are the reason for ``failed``.
-    :ivar settings: settings that replace guesses of the binding. With them, the oracle agrees.
-    :ivar dialects: dialects that the binding does not declare. With them, the oracle agrees; without them, it does not.
+    :ivar settings: settings with which the oracle agrees, in place of the binding's guesses.
+    :ivar dialects: undeclared dialects without which the oracle does not agree.
     """
 
     contract: str
@@ -61,7 +61,7 @@ class Result:
 
 
 def catalog_with(catalog: Catalog, adapter: Path) -> Catalog:
-    """Return a catalog whose only adapter is the given file. Its target may have the same name as a bundled one.
+    """Return a catalog whose only adapter is the given file. The target may have the name of a bundled target.
 
     :raises SentinelError: if the adapter does not load.
     """
@@ -82,11 +82,11 @@ def try_bindings(
     progress: Callable[[str], None] = lambda line: None,
     only: Collection[str] = (),
 ) -> dict[str, Result]:
-    """Try the laws on all bindings and all registered functions. Return the results by name.
+    """Try the laws on all bindings and all registered functions, and return name -> result.
 
-    The name is the boundary's path, followed by the contract if the boundary has several.
+    The name is the boundary's path, followed by the contract if the boundary has several contracts.
 
-    :param alternatives: returns other choices for a boundary, to be tried if the oracle disagrees with it.
+    :param alternatives: returns other settings for a boundary, which are tried if the oracle disagrees with it.
     :param only: the boundaries to try; empty for all.
     """
     name = next(iter(catalog.adapters))
@@ -123,7 +123,7 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
         search.run(_SCENARIOS)
     outcomes = [each for each in search.outcomes.values() if "adapter" in each.kinds.values()]
     errors = sum((each.refused for each in outcomes), Counter[str]())
-    if errors:  # the adapter makes a wrong call, so the results of the laws in other scenarios mean little
+    if errors:  # the adapter calls the function wrongly, so the results in other scenarios are not reliable
         (reason, count), tried = errors.most_common(1)[0], search.tried
         result.failed = f"{reason} (in {count} calls, {tried} scenarios)"
         return
@@ -149,11 +149,10 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
 def _agreeing(
     session: LawSession, subject: Subject, catalog: Catalog, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return changes to the binding's choices after which the oracle agrees with the function.
+    """Return settings with which the oracle agrees with the function, in place of the binding's.
 
-    Return an empty dictionary if the oracle agrees without a change, or if no change is found. Changes that make the
-    oracle agree in one scenario are tried in further scenarios. If the oracle disagrees in one of these, more changes
-    are added.
+    The result is empty if the oracle agrees without changes, or if no such settings are found. Settings with which the
+    oracle agrees in one scenario are tried in others. If it disagrees in one of these, further settings are added.
     """
     queue, left = [(dict[str, Any](), _disagreement(session, subject))], _ATTEMPTS
     while queue and left:
@@ -172,9 +171,9 @@ def _agreeing(
 
 
 def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[False] | None:
-    """Return a scenario in which the function's results are finite and differ from the oracle's.
+    """Return a scenario in which the function's results are finite and differ from the oracle's; None if there is none.
 
-    Return None if there is no such scenario, and False if there is no oracle or too few calls returned a result.
+    Return False if there is no oracle, or if too few calls returned a result.
     """
     law = next((law for law in subject.laws if law.name == _ORACLE), None)
     if law is None:
@@ -190,7 +189,7 @@ def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[Fa
 
 
 def other_dialects(subject: Subject, targets: Iterable[Target]) -> list[dict[str, Any]]:
-    """Return other choices for the points on which frameworks legitimately differ.
+    """Return settings to try, each with another value of one dialect.
 
     :param targets: other frameworks, whose declared dialects are tried.
     """
@@ -205,7 +204,7 @@ def _is_dialect(subject: Subject, name: str) -> bool:
 
 
 def _changed(subject: Subject, catalog: Catalog, changes: Mapping[str, Any]) -> Subject | None:
-    """Change a subject's dialects and fixed values. Return None if no scenario can be drawn for the result."""
+    """Return a subject with changed dialects and fixed values; None if no scenario can be drawn for it."""
     dialects = tuple(each for each in subject.binding.dialects if each.name not in changes)
     dialects += tuple(Dialect(name, value) for name, value in changes.items() if _is_dialect(subject, name))
     fixed = {name: value for name, value in changes.items() if not _is_dialect(subject, name)}

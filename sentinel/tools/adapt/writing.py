@@ -34,7 +34,7 @@ def adapter_text(
     contracts: Mapping[str, Contract],
     file: str,
 ) -> str:
-    """Return the text of an adapter with these proposals."""
+    """Return the text of an adapter file with these proposals as bindings, and the near misses as comments."""
     bindings = "\n".join(_binding(each, contracts[each.contract]) for each in proposals)
     facts: dict[str, Any] = {
         "name": target.name,
@@ -113,10 +113,10 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
 def _family(
     proposal: Proposal, knobs: Sequence[str], fixed: dict[str, Any], accepts: dict[str, Any], call: str
 ) -> tuple[str, list[str]]:
-    """Return the name of the function that makes the binding, and its arguments after the path.
+    """Return the name of the function that creates the binding, and its arguments after the path.
 
-    The name is ``Binding``, unless ``binding.families`` has a function for the contract. Settings that this function
-    fixes itself are removed from ``fixed`` and ``accepts``.
+    It is a function of ``binding.families`` if there is one for the contract, otherwise ``Binding``. Settings that the
+    family's function fixes itself are removed from ``fixed`` and ``accepts``.
     """
     own = tuple(knobs)
     if proposal.contract == "policy_loss":
@@ -146,9 +146,9 @@ def _arguments(proposal: Proposal) -> dict[str, tuple[str, ...]]:
 
 
 def _outputs(proposal: Proposal) -> tuple[str, ...]:
-    """Return the names of the outputs in the order in which the bound function returns them.
+    """Return the names of the outputs in the order of the returned tuple.
 
-    If the function does not return a tuple of exactly these outputs, return ``()``: the binding then uses ``reads``.
+    If the function does not return a tuple of exactly these outputs, return ``()``; the binding then uses ``reads``.
     """
     return tuple(sorted(proposal.reads, key=lambda name: proposal.reads[name] or 0)) if _in_order(proposal) else ()
 
@@ -173,7 +173,7 @@ def _has_skeleton(proposal: Proposal) -> bool:
 
 
 def _function(proposal: Proposal) -> str:
-    """Return a name, unique in the adapter, for the function that makes the call."""
+    """Return the name of the adapter's function that calls this boundary. It is unique in the adapter."""
     return re.sub(r"\W+", "_", f"_{proposal.path.removeprefix(proposal.signature.module.partition('.')[0])}").lower()
 
 
@@ -189,7 +189,7 @@ def _call(proposal: Proposal) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as code, with double quotes."""
+    """Return a value as Python code. Strings get double quotes."""
     if isinstance(value, Code):
         return str(value)
     if isinstance(value, str):
@@ -233,10 +233,10 @@ def _skeleton(proposal: Proposal) -> str:
 
 
 def _stand_in(parts: Iterable[tuple[str, str]]) -> str:
-    """Return an expression for a stand-in object.
+    """Return the code of an expression that creates a stand-in object.
 
-    :param parts: the paths that are read from the object, each with an expression for its value. A single empty path
-        means that the value itself is read.
+    :param parts: (path that is read from the object, code of its value) pairs. If there is only one path and it is
+        empty, the value itself is the stand-in.
     """
     pairs = list(parts)
     if len(pairs) == 1 and not pairs[0][0]:

@@ -1,7 +1,7 @@
-"""Find the values that a version's code accepts for an option, from its source.
+"""Find the values that a framework's code accepts for an option, by reading its source.
 
-Nothing is imported or executed. Three forms are read: an ``if``/``elif`` chain whose ``else`` raises, ``if x not in
-[…]: raise`` and ``assert x in […]``. ``x`` is the option: ``self.loss_type``, ``config["loss_type"]`` or ``loss_type``.
+Nothing is imported or executed. Three forms are recognised: an ``if``/``elif`` chain whose ``else`` raises, ``if x not
+in […]: raise``, and ``assert x in […]``. ``x`` may be ``self.loss_type``, ``config["loss_type"]`` or ``loss_type``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LARGEST, _MOST = 2_000_000, 200
 
 
 def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return the values that the code in some folders accepts, for each option whose values the code checks.
+    """Return option -> accepted values, for the options that code in the folders checks.
 
-    A check counts only if it accepts the default: otherwise it is about another variable of the same name. If several
-    checks differ, all their values are accepted.
+    A check that does not accept the default is ignored, because it concerns another variable of the same name. If
+    several checks differ, all their values are returned.
 
     :param options: dotted name of an option -> the text of its default.
     """
@@ -42,7 +42,7 @@ def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict
 
 
 def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module]:
-    """Yield the parsed files that compare one of these names with something and contain a raise or an assert."""
+    """Parse and yield the files that compare one of these names and contain a ``raise`` or ``assert``."""
     listed = "|".join(map(re.escape, names))
     pattern = re.compile(rf"\b({listed})\b[^\n]*(==|\bin\b)".encode())
     left = _MOST
@@ -86,7 +86,8 @@ def _checks(tree: ast.Module, constants: Mapping[str, ast.expr]) -> Iterator[tup
 
 
 def _chain(node: ast.If, constants: Mapping[str, ast.expr]) -> tuple[str, tuple[str, ...]]:
-    """Return the name that a chain of ``elif`` with a raising ``else`` compares, and the values that it accepts."""
+    """Return the name that an ``elif`` chain compares, and the values for which its final ``else`` does not raise. Both
+    are empty for other statements."""
     subject, found = "", dict[str, None]()
     while True:
         name, values = _compared(node.test, constants, ast.In)
@@ -110,9 +111,9 @@ def _raises(body: list[ast.stmt]) -> bool:
 def _compared(
     test: ast.expr, constants: Mapping[str, ast.expr], several: type[ast.cmpop]
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the name that a test compares with constants, and these constants. Both are empty for other tests.
+    """Return the name that a test compares with constants, and the constants. Both are empty for other tests.
 
-    :param several: the operator that compares the name with a list of constants: ``in`` or ``not in``.
+    :param several: the operator between the name and a list of constants: ``in`` or ``not in``.
     """
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) and several is ast.In:
         parts = [_compared(part, constants, several) for part in test.values]
@@ -138,7 +139,8 @@ def _compared(
 
 
 def _option(node: ast.expr) -> str:
-    """Return the last part of a name, an attribute, ``config["name"]`` or ``config.get("name")``."""
+    """Return the option's name in ``name``, ``config.name``, ``config["name"]`` or ``config.get("name")``; empty for
+    other expressions."""
     if isinstance(node, ast.Subscript):
         return text_of(node.slice) or ""
     if isinstance(node, ast.Call):

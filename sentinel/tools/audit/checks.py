@@ -1,7 +1,7 @@
-"""Evaluate the checks of a configuration class (``__post_init__`` and validators) for given settings, from its source.
+"""Find the exception that a configuration class raises for given settings in ``__post_init__`` or a validator.
 
-Nothing is imported or executed. Expressions of known values are evaluated; all other values count as unknown. An
-exception is reported only if the class certainly raises it.
+The class's source is parsed and evaluated; nothing is imported or executed. The value of an expression is unknown if
+any part of it is unknown. An exception is reported only if the class certainly raises it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from sentinel.tools.audit.options import called, name_of
 
-#: Stands for a value that cannot be known.
+#: The value of an expression that cannot be evaluated.
 UNKNOWN = object()
 
 _DEEPEST, _MOST_STATEMENTS = 8, 2000
@@ -50,7 +50,7 @@ class Raised:
     """An exception that a configuration class certainly raises.
 
     :ivar kind: the exception's class.
-    :ivar message: its text; an ellipsis stands for values that are not known.
+    :ivar message: its text, with an ellipsis in place of unknown values.
     :ivar names: the options in the conditions that lead to the exception.
     """
 
@@ -60,7 +60,7 @@ class Raised:
 
 
 class _End(Exception):
-    """Raised to end the evaluation, because the checked code raises, or because the next statement is unknown."""
+    """Raised to end the evaluation because the checked code raises, or because its next statement is not known."""
 
     def __init__(self, raised: Raised | None = None) -> None:
         super().__init__()
@@ -78,12 +78,12 @@ def raised_by(
     constants: Mapping[str, ast.expr],
     starts: Sequence[str],
 ) -> Raised | None:
-    """Return the exception that the methods of a configuration class raise for some values of its fields, or None.
+    """Return the exception that a configuration class certainly raises for the given values; None if there is none.
 
     :param methods: the methods of the class and of its base classes, by name; the class itself comes first.
     :param values: the value of each field; :data:`UNKNOWN` if it is not known.
     :param constants: the names at the top level of the class's module, with their values.
-    :param starts: the methods that run when an object is made.
+    :param starts: the names of the methods that run when an object is created.
     """
     run = _Run(methods, dict(values), constants)
     try:
@@ -97,9 +97,9 @@ def raised_by(
 
 
 def class_values(attributes: Sequence[tuple[str, ast.expr]]) -> dict[str, Any]:
-    """Return the values of class attributes. A value may refer to an attribute of a base class (``Base.FIELDS + […]``).
+    """Evaluate class attributes. An expression may refer to an attribute of a base class (``Base.FIELDS + […]``).
 
-    :param attributes: names and values; those of base classes come first.
+    :param attributes: names and expressions, starting with those of base classes.
     """
     run = _Run((), {}, {})
     for name, node in attributes:
@@ -118,7 +118,8 @@ class _Run:
     left: int = _MOST_STATEMENTS
 
     def method(self, name: str, after: int) -> Any:
-        """Evaluate the first method of this name, starting with the class at index ``after`` of the lineage."""
+        """Evaluate the method that the first class at or after index ``after`` of the lineage defines, and return its
+        value; :data:`UNKNOWN` if no class defines it."""
         place = next((place for place in range(after, len(self.methods)) if name in self.methods[place]), None)
         if place is None:
             return UNKNOWN
@@ -198,7 +199,8 @@ class _Run:
             self.forget(node)
 
     def forget(self, node: ast.AST) -> None:
-        """Treat everything that a statement may assign as unknown. End the evaluation if it may leave the method."""
+        """Treat everything that a statement may assign as unknown. End the evaluation if the statement may leave the
+        method or a loop."""
         for part in ast.walk(node):
             if isinstance(part, (ast.Return, ast.Break, ast.Continue)):
                 raise _End
@@ -208,7 +210,7 @@ class _Run:
                 self.forget_method(part)
 
     def forget_method(self, call: ast.Call) -> object:
-        """Treat the fields that a call may assign as unknown. Return :data:`UNKNOWN` as the value of the call."""
+        """Treat the fields that a call may assign as unknown. Return :data:`UNKNOWN`, which is the call's value."""
         if any(name_of(each) == "self" for each in call.args) and called(call) not in ("getattr", "hasattr"):
             name = self.value(call.args[1]) if called(call) == "setattr" and len(call.args) > 1 else UNKNOWN
             known = [name] if isinstance(name, str) else self.fields  # a function of another file may set any field
@@ -228,7 +230,7 @@ class _Run:
                 self.assign(part, parts[place] if parts else UNKNOWN)
 
     def value(self, node: ast.expr | None) -> Any:
-        """Return the value of an expression; :data:`UNKNOWN` if it is not known."""
+        """Return the value of an expression, or :data:`UNKNOWN`."""
         try:
             return self.evaluated(node)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -314,7 +316,7 @@ class _Run:
         return UNKNOWN
 
     def text(self, node: ast.expr | None) -> str:
-        """Return the text of a message; unknown values are an ellipsis."""
+        """Return the text of an exception's message, with an ellipsis in place of unknown values."""
         if isinstance(node, ast.JoinedStr):
             parts = (
                 each.value if isinstance(each, ast.Constant) else self.value(getattr(each, "value", None))

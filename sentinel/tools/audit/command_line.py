@@ -1,8 +1,8 @@
-"""Read the settings of a training run from its command (written for Hydra or argparse), or from its launch script.
+"""Read the settings of a training run from its command (for Hydra or argparse), or from its shell script.
 
-Nothing is executed. A script is parsed; its own variables, arrays and ``$(cat FILE)`` are substituted. Values that only
-a shell can compute (the output of other commands, environment variables, assignments under a condition) are left out
-and reported. ``bash -c "…"`` is read as a script.
+Nothing is executed. A script is parsed, and its own variables, arrays and ``$(cat FILE)`` are substituted. Values that
+only a shell can compute (the output of other commands, environment variables, assignments under a condition) are
+unknown and are reported. ``bash -c "…"`` is read as a script.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from sentinel.values.files import read_bytes, read_text
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-#: Placeholders for text that only a shell can compute. ``UNKNOWN`` stands for one word, ``ANY_NUMBER`` for any number
-#: of words, which may be options, and ``ONE`` for at most one word, which is not an option. They contain NUL because
-#: no argument can contain it.
+#: Placeholders for text that only a shell can compute: ``UNKNOWN`` for one word, ``ANY_NUMBER`` for any number of
+#: words, which may be options, and ``ONE`` for at most one word, which is not an option. They contain NUL because no
+#: argument can contain it.
 UNKNOWN = "\0"
 ANY_NUMBER = "\1\0"
 ONE = "\2\0"
 _ELSEWHERE = re.compile("[\1\2]?\0")
-#: The value of a setting that only a shell can compute: a reference that cannot be resolved, which counts as unknown.
-#: If the setting were left out, it would get the default instead.
+#: The value of a setting that cannot be read. It has the form of a reference that cannot be resolved, so it counts as
+#: unknown. A setting without a value would get its default instead.
 NOT_KNOWN = "${?}"
 _DEEPEST = 5
 
-#: Parts of an ``export`` or ``declare`` that only a shell can compute.
+#: Syntax nodes in an ``export`` or ``declare`` whose text only a shell can compute.
 _COMPUTED = ("string", "concatenation", "command_substitution", "expansion", "simple_expansion")
 
 #: Maximum number of characters of a script with its variables substituted. Without a limit, a few lines that double a
@@ -43,12 +43,12 @@ _MOST_TEXT = 2 << 20
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w/@]*(\.[\w/@-]+)*=")
 _OPTION = re.compile(r"--?[A-Za-z_]")
 _LOOPS = ("while_statement", "for_statement", "c_style_for_statement")
-#: Statements whose assignments may not happen, or are undone at the end of the statement.
+#: Statements whose assignments may not be executed, or are undone at the end of the statement.
 _CONDITIONAL = ("if_statement", "case_statement", *_LOOPS, "list", "subshell", "pipeline")
 #: Commands whose output is one word, and variables whose value is one word.
 _ONE_WORD = re.compile(r"pwd|dirname|basename|realpath|readlink|date|nproc|wc|hostname")
 _ONE_WORD_VARIABLES = ("HOME", "PWD", "USER", "HOSTNAME", "TMPDIR", "RANDOM", "SLURM_JOB_ID", "?", "#", "$", "0")
-#: Programs that add arguments of their own to a command.
+#: Programs that append arguments to a command.
 _ADDING = ("xargs", "parallel")
 _SHELLS = ("bash", "sh", "zsh", "dash", "sbatch", "qsub", "bsub", "ssh")
 _SHELL_SCRIPT = re.compile(r".*\.(sh|bash|zsh|slurm|sbatch)")
@@ -62,7 +62,7 @@ _ALL_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 
 
 class Word(str):
-    """A word of a script whose value only a shell can compute. ``source`` is its text in the script, with the line."""
+    """A word of a script whose value is unknown. ``source`` is its text in the script, with the line number."""
 
     source: str
 
@@ -77,20 +77,20 @@ class Word(str):
 class CommandLine:
     """The settings that a training command passes to its program.
 
-    :ivar settings: the settings in order, each as ``KEY=VALUE`` with a value in YAML, as ``--set`` takes them.
-    :ivar unknown: the settings whose values only a shell can compute, each with the parts of its value that are known:
+    :ivar settings: the settings in order, each as ``KEY=VALUE`` with a value in YAML, in the form of ``--set``.
+    :ivar unknown: the settings whose values only a shell can compute, each with the known parts of its value:
         ``data=…/train.parquet``.
     :ivar further: the words of the script that may expand to any options, each with its line.
     :ivar words: the arguments that are neither options nor assignments.
     :ivar where: the script's file and line; empty for a command that the user gave.
-    :ivar others: the places of the script's other commands that run a Python program, or a script that was not read.
+    :ivar others: ``file:line`` of the script's other commands that run a Python program, or run an unread script.
     :ivar assumed: ``NAME=default``, for each ``${NAME:-default}`` that was read as its default. The environment may set
         the variable.
-    :ivar program: the Python file, module or command that gets the settings; empty if none is named.
-    :ivar arguments: the word ``"$@"`` of the script, with its line, if the user gave the script no arguments, so that
-        the word counts as empty; otherwise empty.
-    :ivar processes: the number of processes that a launcher starts; None if the command does not name it.
-    :ivar missing: the files that the script sources and that were not found, each with its place.
+    :ivar program: the Python file, module or command that receives the settings; empty if there is none.
+    :ivar arguments: the word ``"$@"`` of the script, with its line, if it was read as empty because the user gave the
+        script no arguments; otherwise empty.
+    :ivar processes: the number of processes that a launcher starts; None if the command does not specify it.
+    :ivar missing: the files that the script sources but that do not exist, each with the ``file:line`` of the command.
     """
 
     settings: tuple[str, ...]
@@ -107,10 +107,10 @@ class CommandLine:
 
 
 def of_words(words: Sequence[str], where: str = "") -> CommandLine:
-    """Read the settings that a command gives to its program: ``python -m package key=value --option value``.
+    """Read the settings that a command passes to its program: ``python -m package key=value --option value``.
 
-    Words before the program (``ray job submit --address …``, ``torchrun --nproc-per-node 8``) belong to launchers.
-    An option with several values is a list, and an option without a value is true.
+    Words before the program (``ray job submit --address …``, ``torchrun --nproc-per-node 8``) belong to launchers. The
+    setting of an option with several values is a list; that of an option without a value is true.
     """
     inner = _shell_command(words)
     if inner is not None:
@@ -120,7 +120,7 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     unknown: list[str] = []
     single: list[str] = []
     first, program = _program(words)
-    wrapper = _script_in(words[:first]) if program else None  # a wrapper script may add options to those that it gets
+    wrapper = _script_in(words[:first]) if program else None  # a wrapper script may add options
     further = [word for word in words[:first] if word in _ADDING or word == wrapper != program]
     for name, values in _arguments(words[first:]):
         any_option = UNKNOWN in name or not name
@@ -153,7 +153,7 @@ _PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "num-gpus")
 
 
 def _processes(words: Sequence[str]) -> int | None:
-    """Return the number of processes that a launcher starts; None if it is not a number in the command."""
+    """Return the number of processes that a launcher starts; None if the command does not contain it as a number."""
     given = {name: values[0] for name, values in _arguments(words) if name and values}
     whole = next((given[name] for name in _IN_ALL if name in given), None)
     each = next((given[name] for name in _PER_NODE if name in given), None)
@@ -164,7 +164,7 @@ def _processes(words: Sequence[str]) -> int | None:
 
 
 def _shell_command(words: Sequence[str]) -> str | None:
-    """Return the script in ``srun bash -lc "python train.py"``; None if the command has no ``bash -c``."""
+    """Return the text after ``-c`` in ``srun bash -lc "python train.py"``; None if the command has no ``bash -c``."""
     for number, word in enumerate(words[:-2]):
         if word.rpartition("/")[2] in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", words[number + 1]):
             return _as_shell(words[number + 2])
@@ -172,7 +172,7 @@ def _shell_command(words: Sequence[str]) -> str | None:
 
 
 def _script_in(words: Sequence[str]) -> str | None:
-    """Return the shell script that a command runs. Return "" if a shell reads the script from its input, and None if
+    """Return the name of the shell script that a command runs; "" if a shell reads it from standard input, and None if
     the command runs no shell script."""
     if not words or _FILE_COMMANDS.fullmatch(words[0]):
         return None
@@ -189,15 +189,15 @@ def _as_shell(text: str) -> str:
     return _ELSEWHERE.sub("$NOT_KNOWN", text.replace(ANY_NUMBER, "$@"))
 
 
-#: Modules that start another program, which follows their own options.
+#: Modules that start another program, whose name follows the module's own options.
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher")
 
 
 def _program(words: Sequence[str]) -> tuple[int, str]:
-    """Return the index of the first argument of a command's program, and the program: ``train.py``, or a module after
-    ``-m``.
+    """Return the index of the program's first argument in a command, and the program: ``train.py``, or a module after
+    ``-m``; (0, "") if there is none.
 
-    Launchers (``env VAR=x srun torchrun --nproc-per-node 8``) have options with an unknown number of values. None of
+    Options of launchers (``env VAR=x srun torchrun --nproc-per-node 8``) have an unknown number of values. None of
     these values is a Python file, so the first Python file or module is the program. A module that is followed by a
     Python file is a launcher.
     """
@@ -216,8 +216,8 @@ def _program(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name and the values of each argument. If a word is neither an option nor an assignment, its name is
-    empty."""
+    """Yield the name and the values of each argument. The name is empty for a word that belongs to no option or
+    assignment."""
     name, values = "", list[str]()
     for word in words:
         if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == ANY_NUMBER:
@@ -241,10 +241,11 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] = ()) -> CommandLine:
-    """Read the command of a launch script that passes the most settings to a Python program.
+    """Read a launch script, and return its command that passes the most settings to a Python program.
 
-    :param source: the script's text; if it is None, the file is read.
+    :param source: the script's text; None to read the file.
     :param arguments: the script's own arguments, if they are known.
+    :raises SentinelError: if the file is not a shell script, or no command runs a Python program.
     """
     script = _Script(file, list(arguments))
     try:
@@ -253,7 +254,7 @@ def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] 
         raise SentinelError(f"{file} is not a launch script: nested too deeply") from None
     commands = [of_words(words, where) for where, words in script.commands if _program(words)[1]]
     if not commands:
-        runs = f"; these scripts, which it runs, were not read: {', '.join(script.unread)}" if script.unread else ""
+        runs = f"; it runs scripts that were not read: {', '.join(script.unread)}" if script.unread else ""
         raise SentinelError(f"{file}: no command in it runs a Python program{runs}; give the command itself after --")
     best = max(commands, key=lambda command: len(command.settings) + len(command.unknown))
     others = [f"{other.where} ({other.program})" for other in commands if other is not best]
@@ -265,16 +266,16 @@ def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] 
 
 @dataclass
 class _Script:
-    """Reads the commands of a script in order, and stores the words of each variable."""
+    """Reads the commands of a script in order, and stores the words of each variable's value."""
 
     file: Path
     arguments: Sequence[str] = ()
     left: int = _MOST_TEXT
-    #: How deeply the current text is nested in functions, other files and evaluated texts. Each has its own arguments.
+    #: Nesting depth of the current text in functions, other files and evaluated texts, each with arguments of its own.
     inside: int = 0
     arrays: dict[str, list[str]] = field(default_factory=dict)
-    #: Variable -> the numbers of the functions that assign it; 0 stands for code outside of functions, and -1 for an
-    #: assignment whose value is never certain.
+    #: Variable -> the numbers of the functions that assign it; 0 for code outside functions, and -1 for an assignment
+    #: whose value is never certain.
     scopes: dict[str, set[int]] = field(default_factory=dict)
     #: The variables that are assigned more than once.
     again: set[str] = field(default_factory=set)
@@ -285,16 +286,16 @@ class _Script:
     #: The variables that the script exports, and whether it may export all variables.
     exported: set[str] = field(default_factory=set)
     exports_all: bool = False
-    #: The text of each file that the script writes; None if the text is not known. The empty name stands for the input
-    #: of a command.
+    #: File that the script writes -> its text; None if the text is not known. The empty name stands for the standard
+    #: input of a command.
     written: dict[str, str | None] = field(default_factory=dict)
-    #: The scripts that this script runs and that were not read, with their places.
+    #: The scripts that this script runs but that were not read, with ``file:line`` of the commands.
     unread: list[str] = field(default_factory=list)
-    #: The files that this script sources and that were not found, with their places.
+    #: The files that this script sources but that do not exist, with ``file:line`` of the commands.
     missing: list[str] = field(default_factory=list)
-    #: Whether a command such as ``set --`` may give the script other arguments.
+    #: Whether a command such as ``set --`` may replace the script's arguments.
     given: bool = False
-    #: The word ``"$@"`` that counted as empty because the user gave no arguments, with its line.
+    #: The word ``"$@"`` that was read as empty because the user gave no arguments, with its line.
     absent: str = ""
     #: Variables that were read as the default in ``${NAME:-default}``, which the environment may replace.
     assumed: dict[str, str] = field(default_factory=dict)
@@ -316,7 +317,7 @@ class _Script:
     def _note(self, node: Node, scope: int, loop: bool) -> None:
         """Record where each variable of the script is assigned.
 
-        Values that a loop, a command (``read X``), ``local -n``, arithmetic or ``${X:=…}`` assigns are never certain.
+        Values assigned by a loop, a command (``read X``), ``local -n`` or arithmetic are never certain.
         """
         kind, text, names = node.type, "", list[str]()
         if kind == "function_definition":
@@ -345,7 +346,7 @@ class _Script:
             self._note(child, scope, loop or kind in _LOOPS)
 
     def _spend(self, characters: int) -> None:
-        """Count characters that were read. Raise SentinelError if the script's variables have too many in all."""
+        """Count characters that were read. Raise SentinelError if their sum exceeds the limit."""
         self.left -= characters
         if self.left < 0:
             raise SentinelError(
@@ -408,7 +409,7 @@ class _Script:
                 self.written.pop("", None)
 
     def _write(self, node: Node, certain: bool) -> None:
-        """Store the text of a heredoc, and the names of the files that a statement writes."""
+        """Store the text of a heredoc, and the files that a statement writes with their texts."""
         parts = [*node.named_children, *(each for part in node.named_children for each in part.named_children)]
         body = next((part for part in parts if part.type == "heredoc_body"), None)
         start = next((_of(part) for part in parts if part.type == "heredoc_start"), "")
@@ -428,7 +429,7 @@ class _Script:
             self.written[normpath(name)] = text if whole and not appends and not again else None
 
     def _run(self, name: str, assignments: Sequence[Node], place: str, depth: int) -> None:
-        """Read a script that a command runs, or note that it was not read."""
+        """Read a script that a command runs. If it cannot be read, add it to ``unread``."""
         key = name and normpath(name)
         path = self._file(name) if name and key not in self.written else None
         text = self.written.get(key) if path is None else read_text(path)
@@ -445,7 +446,7 @@ class _Script:
         self.arrays, self.doubted = before, doubted
 
     def _set_defaults(self, node: Node) -> None:
-        """Assign the default in each ``${NAME:=default}`` whose variable is not set."""
+        """For each ``${NAME:=default}`` whose variable is not set, assign the default to the variable."""
         for child in node.named_children:
             name = re.match(r"\$\{(\w+)(:?)=", _of(child)) if child.type == "expansion" else None
             if name is not None and self.arrays.get(name[1]) in ((None, [""]) if name[2] else (None,)):
@@ -476,15 +477,15 @@ class _Script:
                 self.read(path, depth + 1)
 
     def _file(self, word: str) -> Path | None:
-        """Return the file that a word of the script names; None if it does not exist here.
+        """Return the existing file that a word of the script names; None if there is none.
 
-        If the beginning of the path is unknown, only the rest is looked up, in the script's folder.
+        If the beginning of the path is unknown, the rest is looked up in the script's folder.
         """
         path = self.file.parent / word.rpartition(UNKNOWN)[2].lstrip("/")
         return path if path.is_file() else None
 
     def _output(self, node: Node) -> str:
-        """Return the text of ``$(cat FILE)`` or ``$(< FILE)``; a placeholder for the output of any other command."""
+        """Return the file's text for ``$(cat FILE)`` and ``$(< FILE)``, and a placeholder for any other command."""
         words = [word for child in node.named_children for word in self._output_words(child)]
         file = self._file(words[1]) if len(words) == 2 and words[0] == "cat" else None
         if file is None:
@@ -547,7 +548,7 @@ class _Script:
         return [Word.of(word, source) if UNKNOWN in word and not isinstance(word, Word) else word for word in words]
 
     def _own_arguments(self, node: Node) -> Sequence[str]:
-        """Return the arguments that the user passed to the script. In a shell function, the arguments are unknown."""
+        """Return the script's own arguments, for ``"$@"``. They are unknown inside a shell function."""
         if self.inside or self.given:
             return [ANY_NUMBER]
         if not self.arguments:
@@ -588,7 +589,7 @@ class _Script:
         return text
 
     def _quoted(self, node: Node, margin: int) -> str:
-        """Return the text between double quotes, or of a heredoc, with its expansions."""
+        """Return the text of a double-quoted string or a heredoc, with its variables expanded."""
         text, place, whole = "", margin, node.text or b""
         for child in node.named_children:  # the parser drops some of the text between expansions
             end = child.end_byte - node.start_byte
@@ -598,7 +599,8 @@ class _Script:
         return text + _unescaped(whole[place : len(whole) - margin].decode(errors="replace"))
 
     def _computed(self, text: str) -> str:
-        """Return the result of ``$((A * 2))``, if it has only integers, the script's variables and ``+ - * / %``."""
+        """Return the result of ``$((A * 2))`` if it contains only integers, known variables and ``+ - * / %``;
+        otherwise a placeholder."""
         text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: self._value(name[1]), text)
         if len(text) > _LONGEST_SUM or not re.fullmatch(r"[\d\s()+*/%-]+", text) or "**" in text:
             return ONE
@@ -611,8 +613,7 @@ class _Script:
         return " ".join(self._words(name, UNKNOWN))
 
     def _words(self, name: str, otherwise: str) -> list[str]:
-        """Return the words in the value of a variable. If the script does not set the variable, return ``otherwise`` as
-        the only word."""
+        """Return the words in the value of a variable, or only ``otherwise`` if the script does not set it."""
         places = self.scopes.get(name, set[int]())
         otherwise = ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
@@ -629,7 +630,10 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _sum(node: ast.expr) -> int:
-    """Return the value of an arithmetic expression. Division rounds towards zero, as in a shell."""
+    """Evaluate an arithmetic expression of integers. Division rounds towards zero, as in a shell.
+
+    :raises ValueError: for other expressions.
+    """
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -651,13 +655,13 @@ def _array(node: Node) -> str:
 
 
 def _is_plain(word: str) -> bool:
-    """Return True if a variable with this value expands to at most one word, and this word is not an option."""
+    """Return True if a variable with this value expands to at most one word that is not an option."""
     return word == ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
 
 
 def doubted(words: Sequence[str]) -> list[str] | None:
-    """Replace the values in these words by unknown values. Return None if a word may be the value of an option before
-    them.
+    """Return the words with all values of options replaced by unknown values; None if the first word is not an option
+    and may be the value of an option before it.
     """
     doubt: list[str] = []
     for word in words:
@@ -674,7 +678,7 @@ _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithme
 
 
 def _of(node: Node) -> str:
-    """Return the text of a syntax node. If it is a shell expansion such as ``$X``, leave out the spaces before it."""
+    """Return the text of a syntax node, without the spaces before a shell expansion such as ``$X``."""
     text = (node.text or b"").decode(errors="replace")
     return re.sub(r"^[^$`]*", "", text) if node.type in _EXPANSIONS else text
 
@@ -690,7 +694,7 @@ def _parsed(source: bytes) -> Node:
         from tree_sitter import Language, Parser
     except ImportError:
         raise SentinelError(
-            f"a launch script is read with tree-sitter-bash, which is not installed; {INSTALL.format('shell')}, or "
-            "give the command itself after --"
+            f"tree-sitter-bash, which parses launch scripts, is not installed; {INSTALL.format('shell')}, or give the "
+            "command itself after --"
         ) from None
     return Parser(Language(tree_sitter_bash.language())).parse(source).root_node

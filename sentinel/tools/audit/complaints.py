@@ -1,4 +1,4 @@
-"""Write a line for each setting that a version does not have or does not accept."""
+"""Write a message for each setting that a version does not have or does not accept."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_LINES = 10
 
 @dataclass(frozen=True)
 class Complaints:
-    """Lines about settings.
+    """Messages about settings.
 
-    :ivar rejected: settings for which the program raises an error, and values that an option does not accept.
-    :ivar doubtful: other settings that the version does not have, or that could not be checked.
+    :ivar rejected: about settings for which the program raises an error, and values that an option does not accept.
+    :ivar doubtful: about other settings that the version does not have, or that could not be checked.
     """
 
     rejected: list[str] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Complaints:
 
 
 def complaints(run: Run, given: Given, copy: Copy) -> Complaints:
-    """Return the lines about a run's settings, each with the option that the user may mean."""
+    """Return messages about a run's unknown, rejected and unchecked settings, with similar options as suggestions."""
     found = Complaints()
     training = run.training
     if training is None:
@@ -39,8 +39,7 @@ def complaints(run: Run, given: Given, copy: Copy) -> Complaints:
         reader = _Reader(run, training, options, given, copy)
         _add_unknown(reader, found)
         found.rejected.extend(
-            f"{reader.place(name)}{name}={training.configuration[name]}: not a value of this option, which accepts "
-            f"{expected}"
+            f"{reader.place(name)}{name}={training.configuration[name]}: this option accepts only {expected}"
             for name, expected in training.invalid.items()
         )
         _add_unchecked(reader, found)
@@ -57,16 +56,16 @@ class _Reader:
     copy: Copy
 
     def place(self, name: str) -> str:
-        """Return ``file:line: `` of a setting or section; empty if it is not known."""
+        """Return ``file:line: `` for a setting or section; empty if its position is not known."""
         places, config = self.given.launch.places, self.run.config
         place = next((places[each] for each in places if f"{each}.".startswith(f"{name}.")), "")
         place = place or (position_of(config, name) if config else "")
         return f"{place}: " if place else ""
 
     def near(self, name: str) -> str:
-        """Return the last part of a line: what happened to an unknown option, or the option with the nearest name."""
+        """Return the end of a message about an unknown option: which release has it, or a similar name."""
         newest, since = newest_with(self.copy.target, self.options, name)
-        # If another release has the name, it is not misspelled, so a similar option is a different one.
+        # A name that another release has is not misspelled, so no similar option is suggested.
         if since:
             return f"; {since} removed it ({newest} still has it)"
         if newest:
@@ -86,7 +85,7 @@ class _Reader:
         return "file" in strict and not any(f"{each}.".startswith(f"{name}.") for each in self.given.set_names)
 
     def raised(self, each: Rejection) -> str:
-        """Return a line that names an exception of the configuration class, and the settings that cause it."""
+        """Return a message about an exception of the configuration class and the settings that cause it."""
         place = next(filter(None, map(self.place, each.names)), "")
         given = ", ".join(f"{name}={self.training.configuration[name]}" for name in each.names)
         processes = f" with {' or '.join(map(str, each.processes))} processes" if each.processes else ""
@@ -95,7 +94,7 @@ class _Reader:
 
 
 def _add_unknown(reader: _Reader, found: Complaints) -> None:
-    """Add the settings that are not options of the run's trainer."""
+    """Add messages about settings that are not options of the run's trainer."""
     run, options, launch = reader.training, reader.options, reader.given.launch
     nested = {name.removesuffix(f".{option}"): None for name, option in run.nested.items()}
     refused = [section for section in nested if reader.is_refused(section)]
@@ -132,7 +131,7 @@ def _add_unknown(reader: _Reader, found: Complaints) -> None:
 
 
 def _add_unchecked(reader: _Reader, found: Complaints) -> None:
-    """Add the settings that code which was not read may declare."""
+    """Add messages about settings that may be options, because code that was not read may declare them."""
     run, meant = reader.training, reader.training.meant()
     by_source: dict[str, list[str]] = {}
     for name in (name for name in run.unread() if name not in run.nested):

@@ -1,6 +1,6 @@
-"""Read the files that a Hydra configuration's ``defaults`` list names, and merge them in Hydra's order.
+"""Read the files in a Hydra configuration's ``defaults`` list, and merge them in Hydra's order.
 
-Nothing is imported or executed, and nothing is taken from the environment. An entry that cannot be read is reported.
+Nothing is imported or executed, and no environment variable is read. An entry that cannot be read is reported.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PACKAGE = re.compile(rb"\A\s*#\s*@package +(\S+)")
 def composed(
     file: Path, data: Mapping[Any, Any], folders: Sequence[Path], chosen: Mapping[str, Any] | None = None
 ) -> tuple[dict[Any, Any], list[str]]:
-    """Merge a configuration with the files that its ``defaults`` list names. Return the result, and the entries of the
-    list that could not be read.
+    """Merge a configuration with the files in its ``defaults`` list. Return the result, and the entries of the list
+    that could not be read.
 
     :param folders: the folders in which these files are looked up after the folder of the configuration.
     :param chosen: the choices of the command line, which override those of the ``defaults`` lists.
@@ -50,7 +50,7 @@ class _Reader:
         """Merge one file with the files in its ``defaults`` list.
 
         :param group: the file's folder, relative to the folder of the search path that contains it.
-        :param package: the dotted section that its settings belong to.
+        :param package: the dotted section to which its settings belong.
         """
         listed = data.get("defaults")
         entries = list(_entries(listed if isinstance(listed, list) else [] if listed is None else [str(listed)]))
@@ -102,7 +102,7 @@ class _Reader:
         return result
 
     def _chosen(self, reference: re.Match[str]) -> str:
-        """Return the choice to which ``${group}`` refers; the reference itself if nothing was chosen for this group."""
+        """Return the choice for the group in ``${group}``; the reference itself if there is no choice for the group."""
         return str(self.choices.get((reference[1], reference[1].replace("/", ".")), reference[0]))
 
     def _find(self, name: str) -> Path | None:
@@ -112,7 +112,7 @@ class _Reader:
 
 
 def groups(folders: Sequence[Path]) -> frozenset[str]:
-    """Return the names of config groups, such as ``model_engine``, that the ``defaults`` lists in some folders use."""
+    """Return the config groups, such as ``model_engine``, in the ``defaults`` lists of all files in these folders."""
     found: set[str] = set()
     for folder in folders:
         for file in sorted(folder.glob("*.yaml"))[:_MOST]:
@@ -123,7 +123,7 @@ def groups(folders: Sequence[Path]) -> frozenset[str]:
     return frozenset(found | {name.partition("@")[0] for name in found})
 
 
-#: Stands for the choice of an entry that is only a file name.
+#: The choice of an entry that is only a file name.
 _PLAIN = object()
 
 
@@ -136,8 +136,8 @@ def _entries(listed: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _place(name: str, group: str, package: str, choice: Any) -> tuple[str, str, bool]:
-    """Return the folder and the section of an entry in a ``defaults`` list, and whether the entry itself names the
-    section."""
+    """Return the folder and the section of an entry in a ``defaults`` list, and whether the entry names its section
+    (``group@section``)."""
     match = _ENTRY.fullmatch(name)
     path, section = (match[2], match[3]) if match else (name, None)
     folder = os.path.dirname(path) if choice is _PLAIN else path
@@ -155,7 +155,7 @@ def _below(package: str, data: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
-    """Merge settings into others, section by section; later values win."""
+    """Merge ``data`` into ``into``, section by section. Values of ``data`` win."""
     for name, value in data.items():
         if isinstance(value, Mapping) and value.get("_override_") is True:  # the section replaces the inherited one
             into[name] = {key: item for key, item in value.items() if key != "_override_"}

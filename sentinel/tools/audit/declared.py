@@ -7,18 +7,19 @@
     class = "TrainConfig"
 
 There is an entry for each place where some version declares a trainer's options. If several entries have the same name,
-the copy's options are read with the first entry whose file and class the copy has. Kinds: ``classes`` (a dataclass and
-its sections), ``parser`` (argparse), ``tree`` (YAML). ``elsewhere`` has options that another package or file declares,
-with their defaults. ``formerly`` maps an option's name to its name in earlier versions, which have it instead; recipes
-then use the new name for all versions. ``more`` names code that is not read and declares further options; an unknown
-setting of a run may be one of these options.
+the first one whose file and class the copy has is used. The keys are:
+
+* ``kind``: ``classes`` (a dataclass and its sections), ``parser`` (argparse) or ``tree`` (YAML).
+* ``elsewhere``: options that another package or file declares, with their defaults.
+* ``formerly``: option -> its name in earlier versions. Recipes use the new name for all versions.
+* ``more``: unread code that declares further options. An unknown setting of a run may be one of these options.
 
     [[also]]
     file = "package/utils.py"
     class = "ScriptArguments"
 
-names a further class that the framework's own scripts fill from the same configuration as the class of an entry. Its
-fields count as options if the user names no script.
+is another class that the framework's own scripts fill from the same configuration. Its fields count as options if the
+user names no script.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ from sentinel.tools.audit.option_classes import Find, options_of_class
 from sentinel.tools.audit.options import Option, Options, choices_of, parsed, text_of
 from sentinel.worker import interpreters
 
-#: The file's name, in the folder of the target's recipes.
+#: The name of the file in the folder of a target's recipes.
 FILE = "options.toml"
 
-#: Skip files larger than this, in bytes: nobody writes so many options by hand.
+#: Maximum size of a file with options, in bytes. Larger files are skipped: nobody writes so many options by hand.
 _LARGEST = 4_000_000
 
-#: Maps the action of an argparse flag to the value that the flag sets, and (``_FLAGS``) to the flag's default.
+#: Action of an argparse flag -> the value that the flag sets, and (``_FLAGS``) the flag's default.
 _SET_BY = {"store_true": "true", "store_false": "false"}
 _FLAGS = {"store_true": "false", "store_false": "true"}
 
@@ -63,8 +64,7 @@ _FLAGS = {"store_true": "false", "store_false": "true"}
 def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str | None = None) -> tuple[Options, ...]:
     """Return the options of each trainer in a copy of the framework.
 
-    :param python: the interpreter of the environment in which base classes from other packages are looked up; None for
-        the running one.
+    :param python: the interpreter of the environment with the packages of inherited classes; None for the running one.
     """
     trainers: dict[str, Options] = {}
     companions: dict[str, Option] = {}
@@ -85,7 +85,7 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str
             else:
                 options, unread = options_of_tree(place)
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
-            continue  # a broken file of this copy: its settings are reported as unknown
+            continue  # the copy's file is broken: its settings are reported as unknown
         except KeyError as error:
             raise SentinelError(f"{file}: {entry['name']}: missing key {error}") from None
         if not options:
@@ -108,10 +108,8 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str
 
 
 def finder(target: Target, checkout: Checkout, python: str | None = None) -> Find:
-    """Return a function that finds a module's file, first in a copy of the framework, then in an environment's
-    packages.
-
-    Nothing is imported.
+    """Return a function that finds a module's file without importing it: first in a copy of the framework, then in the
+    packages of an environment.
 
     :param python: the environment's interpreter; None for the running one.
     """
@@ -161,17 +159,16 @@ def _distribution(file: Path, checkout: Checkout) -> str:
 
 
 def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
-    """Return the configuration classes that Python scripts use for a target's trainers."""
+    """Return the names of the configuration classes of a target's trainers."""
     named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
     return tuple(dict.fromkeys(named))
 
 
 def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
-    """Return the newest release whose file declares an option, and the release after that one.
+    """Return the newest release whose file declares an option, and the release after that one; "" if there is none.
 
-    Either is "" if it does not exist. Only the file that declares the options is read, without the classes that it
-    imports, and only at releases in the mirror. If the next release's file is a tree that reads other files, these may
-    declare the option, so that both are "".
+    Only ``options.file`` is read, without the classes that it imports, and only at releases in the mirror. Both are ""
+    if the later release may declare the option in another file.
     """
     store, last = MirrorStore(), re.escape(name.rpartition(".")[2])
     if not store.has(target.name):
@@ -193,7 +190,7 @@ def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
 
 
 def _at_release(target: Target, options: Options, tag: str) -> Options:
-    """Return the options that the same file declares at a release, without what it imports."""
+    """Return the options that ``options.file`` declares at a release, without those of imported classes."""
     source = run(MirrorStore().path(target.name), "show", f"refs/tags/{tag}:{options.file}").out
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, os.path.basename(options.file))
@@ -225,10 +222,10 @@ def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[
 def options_of_parser(
     file: Path,
 ) -> tuple[dict[str, Option], dict[str, str], dict[str, tuple[str, str | None]]]:
-    """Return the options that a file declares with ``add_argument("--name")`` or with a function that wraps it.
+    """Return the options that a file declares with calls such as ``add_argument("--name")``.
 
-    :return: the options; :attr:`Options.open`, for calls whose name is computed (``f"--{prefix}.lr"`` in a loop over
-        literal strings can be read); and :attr:`Options.flags`.
+    :return: the options; :attr:`Options.open`, if a call computes the name of its option; and :attr:`Options.flags`.
+        ``f"--{prefix}.lr"`` in a loop over literal strings is not computed.
     """
     options: dict[str, Option] = {}
     more: dict[str, str] = {}
@@ -262,13 +259,13 @@ def options_of_parser(
     return options, more, flags
 
 
-#: Stands for an option name that the code computes.
+#: The name of an option whose real name the code computes.
 _COMPUTED = "--?"
 
 
 def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of an argument: of a literal, its only value; of an f-string, one for each value of the loop
-    variable."""
+    """Return the possible values of an argument: that of a literal, or one for each value of the loop variable in an
+    f-string; empty for other expressions."""
     if isinstance(node, ast.Constant):
         return (node.value,) if isinstance(node.value, str) else ()
     if not isinstance(node, ast.JoinedStr):
@@ -306,7 +303,7 @@ def _default(keywords: dict[str, ast.expr]) -> str | None:
 def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     for file, entry in _entries(catalog, target, "options", {"name", "kind", "file"}):
         if entry["kind"] not in ("classes", "parser", "tree"):
-            raise SentinelError(f"{file}: an entry of options: kind is classes, parser or tree")
+            raise SentinelError(f"{file}: an entry of options: kind must be classes, parser or tree")
         yield file, entry
 
 
@@ -323,7 +320,7 @@ def _entries(catalog: Catalog, target: str, kind: str, keys: set[str]) -> Iterat
 
 
 def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
-    """Yield the paths that a file or folder of the repository may have in a copy of the framework."""
+    """Yield the possible paths of a repository's file or folder in a copy of the framework."""
     names = [name, *(name.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
     return (checkout.path / name for name in names)
 
@@ -341,9 +338,8 @@ def search_path(
 ) -> tuple[list[Path], list[str]]:
     """Return the folders in which configuration files are looked up, and a message for each entry that was left out.
 
-    The configuration's own entries (``hydra.searchpath``) come first, then the folders of the audited copy. Hydra would
-    import the package of a ``pkg://`` entry. This function imports nothing: it uses the package's folder in the audited
-    copy.
+    The configuration's own entries (``hydra.searchpath``) come first, then the folders of the audited copy. Hydra
+    imports the package of a ``pkg://`` entry; this function looks up the package's folder in the audited copy.
     """
     node = data.get("hydra")
     written = node.get("searchpath") if isinstance(node, dict) else None
@@ -362,7 +358,7 @@ def search_path(
 
 
 def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
-    """Yield the folders that an entry of a search path may denote, most likely first."""
+    """Yield the folders to which an entry of a search path may refer, with the most likely ones first."""
     if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
         yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
     elif scheme in ("", "file") and name:

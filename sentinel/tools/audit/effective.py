@@ -1,4 +1,4 @@
-"""Look up the value of a setting in a training run: the configuration's value, or else the framework's default."""
+"""Look up the value of a setting in a training run: the configured value, or otherwise the framework's default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sentinel.tools.audit.options import Options, is_trainer, with_sections
 _REFERENCE = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*) *(?:, *([^${}]*))?\}")
 
 
-#: A setting or section that a value refers to.
+#: A reference to a setting or section inside a value.
 _REFERRED = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*)[ ,}]")
 
 _NO_NAMES = ("true", "false", "null", "{…}")
@@ -23,12 +23,12 @@ _NO_NAMES = ("true", "false", "null", "{…}")
 #: Maximum number of unknown settings for which a similar option is looked up.
 _MOST = 30
 
-#: Minimum similarity of a suggested value. All values are listed beside it, and short ones resemble each other: gspo is
-#: not a misspelt sapo.
+#: Minimum similarity of a suggested value. It is high because all values are listed anyway, and because short values
+#: resemble each other: gspo is not a misspelt sapo.
 _ALIKE = 0.8
 
 
-#: Names of settings and arguments that name reward functions, environments or data.
+#: Patterns of names whose settings and arguments specify reward functions, environments or data: both must match.
 _SUBJECT = re.compile(
     r"(.*[._])?(agent|custom|data|datasets?|env|environment|judge|prompt|rewards?|rm|source|taskset|"
     r"verifier)([._].*)?|.*_function_path"
@@ -39,7 +39,7 @@ _ENDING = re.compile(
 
 
 def is_reference(name: str) -> bool:
-    """Return True if a setting or argument with this name names a reward function, an environment or data."""
+    """Return True if a setting or argument of this name specifies a reward function, an environment or data."""
     return bool(_SUBJECT.fullmatch(name) and _ENDING.fullmatch(name))
 
 
@@ -64,13 +64,13 @@ class Training:
     :ivar configuration: the text of each setting.
     :ivar options: the options of the configuration's trainer; None if they are unknown.
     :ivar others: the options of the copy's other trainers.
-    :ivar fits: the options of the trainers that the settings may belong to, including ``options``.
+    :ivar fits: the options of all trainers that fit the settings, including ``options``.
     :ivar added: settings that the command adds with ``+``; such settings need not be options.
     :ivar recorded: settings that a running trainer had. They are valid, and may be attributes that are not options.
-    :ivar doubtful: options that code which was not read may set. Their defaults are not used. A name that ends with a
-        dot is a section; the empty name stands for all options.
+    :ivar doubtful: options that unread code may set, so that their defaults are not used. A name that ends with a dot
+        is a section; the empty name stands for all options.
     :ivar trainers: the names of the trainer classes that the script uses, and of their base classes; empty if unknown.
-    :ivar apart: dotted path of a function -> the trainer that it belongs to, if the script does not use this trainer.
+    :ivar apart: dotted path of a function -> the trainer to which it belongs, for trainers that the run does not use.
     """
 
     configuration: Mapping[str, str]
@@ -84,12 +84,12 @@ class Training:
     apart: Mapping[str, str] = field(default_factory=dict)
 
     def unused(self, name: str) -> str:
-        """Return the given name if it is a trainer class that the script certainly does not use; otherwise ""."""
+        """Return the given name if it is a trainer class that the run certainly does not use; otherwise ""."""
         return name if self.trainers and is_trainer(name) and name not in self.trainers else ""
 
     def unknown(self) -> list[str]:
-        """Return the settings that the trainer certainly does not have. If it lacks a whole section, only the section
-        is listed."""
+        """Return the settings that are certainly not options of the trainer. If a whole section is missing, only the
+        section is returned."""
         options = self.options
         if options is None:
             return []
@@ -104,7 +104,7 @@ class Training:
 
     @cached_property
     def _variables(self) -> frozenset[str]:
-        """Return the settings and sections that other settings refer to (``${name}``) and that are not options."""
+        """Return the settings and sections that are not options, but to which other settings refer (``${name}``)."""
         referred = {name for text in self.configuration.values() for name in _REFERRED.findall(text)}
         known = self.options if self.options is not None else ()
         first = (next((each for each in with_sections(name) if each not in known), "") for name in referred)
@@ -112,10 +112,11 @@ class Training:
 
     @cached_property
     def nested(self) -> Mapping[str, str]:
-        """Map each setting of a section that does not exist to the option that has the setting's name without this
-        section; settings without such an option are left out.
+        """Map settings in a section that does not exist to the option of the same name without the section: ``run.lr``
+        to ``lr``.
 
-        A parser of flat options does not read such settings; the user's own code may read them.
+        A parser of flat options does not read such settings, but the user's own code may. Settings without such an
+        option are left out.
         """
         options = self.options.options if self.options is not None else {}
         found: dict[str, str] = {}
@@ -128,7 +129,7 @@ class Training:
 
     @property
     def references(self) -> dict[str, str]:
-        """Return the settings that name reward functions, environments or data, with their values."""
+        """Return the settings that specify reward functions, environments or data, with their values."""
         names = (
             name for name, text in self.configuration.items() if is_reference(name) and re.search(r"[^\W\d]|\?", text)
         )
@@ -136,7 +137,7 @@ class Training:
         return {name: text for name, text in values.items() if text not in _NO_NAMES and not _REFERENCE.fullmatch(text)}
 
     def unread(self) -> list[str]:
-        """Return the settings that are not known options, but that code which was not read may declare as options."""
+        """Return the settings that are not known options, but may be declared as options by code that was not read."""
         options = self.options
         if options is None:
             return list(self.configuration)
@@ -180,9 +181,7 @@ class Training:
         }
 
     def setting(self, name: str) -> Setting | None:
-        """Return the value of a setting in this run; None if neither the configuration nor the framework has the
-        name.
-        """
+        """Return the value of a setting in this run; None if neither the configuration nor the framework has it."""
         return self._resolved(self._lookup(name), 8)
 
     def absent(self, name: str) -> bool:
@@ -190,7 +189,7 @@ class Training:
         return self.options is not None and self._lookup(name) is None
 
     def elsewhere(self, name: str) -> str | None:
-        """Return the first of the framework's other trainers that has this option."""
+        """Return the first of the framework's other trainers that has this option; None if there is none."""
         return next((other.name for other in self.others if name in other), None)
 
     def _lookup(self, name: str) -> Setting | None:
@@ -231,7 +230,7 @@ class Training:
 
 
 def covers(items: Collection[str], name: str) -> bool:
-    """Return True if a name is one of these options, or in one of these sections."""
+    """Return True if a name is one of these options, or is in one of these sections."""
     return name in items or any(item[-1:] in ("", ".") and name.startswith(item) for item in items)
 
 
@@ -247,11 +246,11 @@ def training(
     """Return the training run of a configuration, with the trainer whose options fit the configuration best.
 
     :param made_by: the configuration class that a script calls; it determines the trainer. If it is empty or belongs to
-        no trainer, the trainer is the one whose options include the most settings; if several do, the one that accepts
-        the most values. Trainers that accept only some of the settings that this trainer accepts do not fit.
+        no trainer, the trainer with the most settings among its options is used; of several, the one that accepts the
+        most values. Another trainer fits unless the settings that it accepts are a part of those that this one accepts.
     :param added: settings that need not be options of the trainer.
     :param typed: settings from a command line; the name of a flag may differ from the setting that it sets.
-    :param hidden: options that code which was not read may set, as in :attr:`Training.doubtful`.
+    :param hidden: options that unread code may set, as in :attr:`Training.doubtful`.
     :param recorded: settings that a running trainer had, as in :attr:`Training.recorded`.
     """
     runs = [

@@ -11,7 +11,7 @@ from sentinel.recipes.affects import RECORDED, in_text
 from sentinel.values.documents import DocumentError, parse_yaml, read_text, suffix_of
 from sentinel.values.files import read_bytes
 
-#: OmegaConf's word for a value that must be given.
+#: OmegaConf's text for a value that the user must set.
 MISSING = "???"
 
 
@@ -27,7 +27,7 @@ def flattened(data: Any, prefix: str = "") -> dict[str, str]:
 
 
 def spelled(name: object) -> str:
-    """Return a setting's name as recipes write it, with underscores for dashes."""
+    """Return a setting's name in the spelling of recipes: without leading dashes, and with underscores for others."""
     return str(name).lstrip("-").replace("-", "_")
 
 
@@ -38,8 +38,8 @@ def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def classes_recorded(data: Mapping[Any, Any]) -> list[str] | None:
-    """Return the names of the configuration class of a run that ``sentinel watch`` recorded, and of its base classes;
-    None if ``sentinel watch`` did not write the file."""
+    """Return the names of a recorded run's configuration class and its base classes; None if ``sentinel watch`` did not
+    write the file."""
     classes = data.get(RECORDED)
     return list(map(str, classes)) if isinstance(classes, list) else None
 
@@ -54,12 +54,12 @@ def read_mapping(file: Path) -> dict[str, Any]:
     except DocumentError as error:
         raise SentinelError(f"{file}:{error.line}:{error.column}: {error.message}") from None
     if not isinstance(data, dict):
-        raise SentinelError(f"{file} is not a mapping of options")
+        raise SentinelError(f"{file}: the top level must be a mapping of options")
     return data
 
 
 def position_of(file: Path, name: str) -> str:
-    """Return ``file:line`` of a setting in a YAML or JSON file; empty if the setting is not found there."""
+    """Return ``file:line`` of a setting in a YAML or JSON file; empty if the file does not have it."""
     try:
         document = read_text(read_bytes(file), suffix_of(file), configuration=True)
     except (DocumentError, SentinelError):
@@ -69,7 +69,7 @@ def position_of(file: Path, name: str) -> str:
 
 
 def value_of(text: str) -> Any:
-    """Parse the text of a setting as YAML and return the value; return the text itself if it is not YAML."""
+    """Parse the text of a setting as YAML and return its value, or return the text if it is not valid YAML."""
     try:
         return None if text == "None" else parse_yaml(text, configuration=True).data if text.strip() else None
     except DocumentError:

@@ -21,23 +21,22 @@ class Launch:
 
     :ivar settings: the value of each setting, in the order of the command or script.
     :ivar made_by: the configuration class that a Python script calls; empty if none is called.
-    :ivar config: the configuration file that the command names.
-    :ivar missing: the arguments that name a configuration file that does not exist here.
-    :ivar files: the file for each other option whose value is a file of settings.
-    :ivar assigned: for each option that the program's own code may set later, the place that sets it.
-    :ivar hidden: sections, with a final dot, of which code that was not read may set any member; the empty name stands
-        for all options.
+    :ivar config: the configuration file that the command names; None if there is none.
+    :ivar missing: the arguments that name a configuration file, if the file does not exist here.
+    :ivar files: other option whose value is a file of settings -> this file.
+    :ivar assigned: option that the program's own code may set later -> ``file:line`` of this code.
+    :ivar hidden: sections, with a final dot, whose members unread code may set; the empty name stands for all options.
     :ivar added: settings that the command adds to the configuration with ``+``.
-    :ivar references: the reward functions and data that a Python script names.
+    :ivar references: the reward functions and data that a Python script uses.
     :ivar trainers: the trainer classes that a Python script uses, as in :class:`Script`.
     :ivar program: the Python script, and the classes that it fills from its command line, except for ``made_by``.
     :ivar parser: the parser with which the script fills these classes.
-    :ivar places: ``file:line`` of each setting that a script sets.
-    :ivar silent: settings that a script assigns to an attribute, which raises no error if there is no such option.
+    :ivar places: setting of a script -> ``file:line``.
+    :ivar silent: settings that a script assigns as attributes. This raises no error if there is no such option.
     :ivar own: the fields that the script's own configuration classes declare.
-    :ivar processes: the number of processes that a launcher starts; None if the command does not name it.
-    :ivar read: what was read, in words.
-    :ivar unread: what could not be read, in words.
+    :ivar processes: the number of processes that a launcher starts; None if the command does not specify it.
+    :ivar read: lines about what was read.
+    :ivar unread: lines about what could not be read.
     """
 
     settings: tuple[tuple[str, Any], ...] = ()
@@ -70,9 +69,10 @@ def launch_of(
     """Read the script or command that starts a training run.
 
     :param words: the command, or the arguments of the script.
-    :param classes: the classes that Python scripts configure a trainer with.
-    :param configured: whether the user gives settings in another way, too, so that the script may have none.
-    :param find: returns the Python file of a program in the framework, if the program is not a file here.
+    :param classes: the names of the configuration classes of trainers.
+    :param configured: whether the user also gives settings in another way. Otherwise the script must have settings.
+    :param find: returns the Python file of a program that is not a file here, but in the framework.
+    :raises NothingExamined: if neither settings nor a configuration are found.
     """
     if not script and not words:
         return Launch()
@@ -92,7 +92,7 @@ def launch_of(
         who = "the script computes" if is_python else "only a shell can compute"
         unread.append(f"not known: settings that {who}: {', '.join(line.unknown)}")
     if line.missing:
-        what = "the script sources files that do not exist, so variables that it sets before are not known: "
+        what = "the script sources files that do not exist, so variables that it sets earlier are not known: "
         unread.append(f"{what}{', '.join(line.missing)}")
     if line.further:
         unread.append(f"not known: further options that may be set by {', '.join(line.further)}")
@@ -160,8 +160,8 @@ def launch_of(
 def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True, shown: str = "") -> Launch:
     """Read the configuration that a Python script creates.
 
-    :param words: the script's arguments. They are not read if the script makes the configuration itself.
-    :param must: whether to raise an error if the script makes no configuration.
+    :param words: the script's arguments.
+    :param must: whether to raise an error if the script creates no configuration.
     :param shown: the script's name in messages.
     """
     given = dict(map(setting_of, words))
@@ -222,7 +222,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
 
 
 def _differences(call: Call, others: Sequence[Call]) -> list[str]:
-    """Return the options to which another call of the same class gives a different value, or no value."""
+    """Return the options to which the other calls of the same class pass a different value, or no value."""
     names = {name for one in others for name in (*call.settings, *one.settings, *one.unread)} - {*call.unread}
     return sorted(
         name
@@ -231,7 +231,7 @@ def _differences(call: Call, others: Sequence[Call]) -> list[str]:
     )
 
 
-#: Arguments that name the configuration file: with its path or, as for Hydra, with a folder and the file's name in it.
+#: Arguments that specify the configuration file, by its path or (as in Hydra) by a folder and the name of the file.
 _NAMES_A_FILE = ("config", "config_path", "config_name", "config_dir")
 
 
@@ -247,8 +247,7 @@ def _configuration(script: Path | None, program: str, named: Mapping[str, str]) 
 
 
 def _file_near(script: Path | None, name: str) -> Path | None:
-    """Return the file that a command names, looked up in the current folder and the script's; None if neither has
-    it."""
+    """Return the file that a command names, in the current folder or in the script's folder; None if neither has it."""
     places = [Path(name), *([script.parent / name] if script else [])]
     return next((place for place in places if name and "\0" not in name and place.is_file()), None)
 
@@ -262,10 +261,10 @@ def _settings_file(script: Path | None, name: str) -> Path | None:
 
 
 def setting_of(word: str) -> tuple[str, Any]:
-    """Split ``KEY=VALUE`` into name and value. The key may be written as for Hydra (``+KEY``) or argparse
+    """Split ``KEY=VALUE`` into name and value. The key may have the form of Hydra (``+KEY``) or of argparse
     (``--key-words``)."""
     name, equals, text = word.partition("=")
     name = spelled(name.strip("+ "))
     if not equals or not name:
-        raise SentinelError(f"--set {word}: a setting is written KEY=VALUE")
+        raise SentinelError(f"--set {word}: a setting must have the form KEY=VALUE")
     return name, value_of(text)

@@ -1,6 +1,6 @@
 """Read options from the source of nested dataclasses or pydantic models, without importing them.
 
-Values that code computes (in ``__post_init__``, or as the result of a function) are unknown defaults.
+A default that code computes, in ``__post_init__`` or with a function, counts as unknown.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from sentinel.values.files import regular_bytes
 _DEEPEST = 12
 
 #: Maximum number of sections that are read. Without a limit, twelve classes, each with ten fields of the next class's
-#: type, would give 10^12 sections.
+#: type, would lead to 10^12 sections.
 _MOST = 2000
 
-#: Returns the file of a dotted module; None if it is not found.
+#: A function that returns the file of a dotted module, or None if the file is not found.
 Find = Callable[[str], "Path | None"]
 
 
@@ -46,10 +46,9 @@ def options_of_class(
 ) -> tuple[dict[str, Option], dict[str, str]]:
     """Return the fields of a class and of its sections, by dotted name.
 
-    :param find: returns the file of a module from which the class or one of its sections is imported.
-    :param read: the modules that were read so far; the modules that this class needs are added.
-    :return: the options; and :attr:`Options.open`, the base classes that were not found, by the prefix of their
-        section.
+    :param find: finds the modules from which the class or its sections are imported.
+    :param read: the modules that were read so far; the modules of this class are added.
+    :return: the options, and :attr:`Options.open`: prefix of a section -> a base class that was not found.
     """
     modules = _Modules(find, {} if read is None else read)
     owner = modules.class_named(modules.read(file), name)
@@ -64,7 +63,7 @@ class Checked:
     :ivar constants: the names at the top level of the modules of these classes, with their values.
     :ivar attributes: the names that the bodies of the classes assign without an annotation, with their values; base
         classes come first.
-    :ivar starts: the methods that run when an object is made.
+    :ivar starts: the names of the methods that run when an object is created.
     """
 
     methods: tuple[Mapping[str, ast.FunctionDef], ...]
@@ -74,7 +73,7 @@ class Checked:
 
 
 def checks_of_class(file: Path, name: str, find: Find) -> dict[str, Checked]:
-    """Return the code that checks the fields of a class and of its sections, by the prefix of the section."""
+    """Return the code that checks the fields of a class and of its sections: prefix of the section -> code."""
     modules = _Modules(find)
     owner = modules.class_named(modules.read(file), name)
     for _ in modules.options(owner) if owner else ():
@@ -99,9 +98,9 @@ def _checked(classes: list[_Class]) -> Checked:
 
 
 def lineage_of(path: str, find: Find) -> dict[str, Path]:
-    """Return the names of a class and of its base classes; empty if the source of the class is not found.
+    """Return a class and its base classes, as :func:`lineage_in` does; empty if the source of the class is not found.
 
-    :param path: the dotted path of the class, or of a name under which another module imports it.
+    :param path: the dotted path of the class, or of a module's name for a class that it imports.
     """
     prefix, _, name = path.rpartition(".")
     file = find(prefix) if prefix else None
@@ -109,10 +108,9 @@ def lineage_of(path: str, find: Find) -> dict[str, Path]:
 
 
 def lineage_in(file: Path, name: str, find: Find) -> dict[str, Path]:
-    """Return the names of a class that a file defines or imports, and of its base classes; empty if it is not found.
+    """Return a class that a file defines or imports, and its base classes: name -> file; empty if it is not found.
 
-    Each name comes with the file that defines the class. If this file is not found, it comes with the file that names
-    the class as a base.
+    The file is the one that defines the class, or, if this file is not found, the file that names the class as a base.
     """
     modules = _Modules(find)
     owner = modules.class_named(modules.read(file), name)
@@ -124,11 +122,11 @@ def lineage_in(file: Path, name: str, find: Find) -> dict[str, Path]:
 
 
 def trainers_with(classes: Collection[str], files: Iterable[Path], find: Find) -> dict[str, Path]:
-    """Return the trainers in some files that may be made with one of these configuration classes, and their base
-    classes. Each name comes with a file, as in :func:`lineage_in`.
+    """Return the trainers in the given files that accept one of the configuration classes, and their base classes:
+    name -> file, as in :func:`lineage_in`.
 
-    A trainer whose constructor names only other configuration classes is left out. A subclass of a configuration class
-    counts as this class, because its options include those of the class.
+    A trainer is left out if its constructor's annotations name only other configuration classes. A subclass counts as
+    its base class, because it has the options of the base class.
     """
     modules, found = _Modules(find), dict[str, Path]()
     for file in files:
@@ -150,12 +148,13 @@ _LARGEST = 4_000_000
 
 
 def trainer_next_to(boundary: str, used: Collection[str], callers: Iterable[Path], find: Find) -> str:
-    """Return the trainer in whose module a function or class is defined, if the script uses neither of them.
+    """Return the trainer whose module defines a function, if the run uses neither the trainer nor the function;
+    otherwise "".
 
-    Return "" if the module has no trainer, or if the script or its trainers use the trainer or the function.
-
-    :param used: the trainers that a script uses, and their base classes.
-    :param callers: the script, and the files of these trainers.
+    :param boundary: the dotted path of the function or class.
+    :param used: the trainers that the run uses, and their base classes.
+    :param callers: the script and the files of these trainers. If one of them contains the function's name, the run
+        counts as using the function.
     """
     parts = boundary.split(".")
     found = ((find(".".join(parts[:size])), parts[size]) for size in range(len(parts) - 1, 0, -1))
@@ -184,8 +183,8 @@ class _Module:
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
-        """Map each imported name to its module and to its name in this module. A relative import's module begins with a
-        dot for each level."""
+        """Imported name -> (module, name in that module). The module of a relative import begins with one dot for each
+        level."""
         return {
             alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
             for node in ast.walk(self.tree)
@@ -194,7 +193,7 @@ class _Module:
         }
 
     def relative(self, module: str) -> Path | None:
-        """Return the file of a module that this module imports relatively."""
+        """Return the file of a module that this module imports relatively; None if it is not found."""
         name = module.lstrip(".")
         folder = self.file.parent
         for _ in range(len(module) - len(name) - 1):
@@ -207,7 +206,7 @@ class _Module:
 
 @lru_cache(maxsize=512)
 def _module(file: Path, tree: ast.Module) -> _Module:
-    """Return the same object for the same tree, so that its imports and values are collected once."""
+    """Return the module of a parsed file. The result is cached, so that imports and values are collected once."""
     return _Module(tree, file)
 
 
@@ -234,7 +233,7 @@ class _Modules:
     owners: dict[str, _Class] = dataclass_field(default_factory=dict)
 
     def lineage(self, owner: _Class) -> list[_Class]:
-        """Return a class and the base classes that are found, each once: the class, its bases, and then their bases."""
+        """Return a class and those of its base classes that are found: the class, its bases, and then their bases."""
         found, left = dict[int, _Class](), [owner]
         while left and len(found) < _MOST:
             one = left.pop(0)
@@ -245,8 +244,8 @@ class _Modules:
         return list(found.values())
 
     def configurations(self, owner: _Class) -> set[str]:
-        """Return the configuration classes that the constructor of a class names in its annotations, and their base
-        classes. If the constructor names none that is found, those of an inherited constructor are returned."""
+        """Return the configuration classes in the annotations of a class's constructor, and their base classes. If none
+        of them is found, use the next inherited constructor."""
         for one in self.lineage(owner):
             made = next((node for node in one.node.body if getattr(node, "name", "") == "__init__"), None)
             if isinstance(made, ast.FunctionDef):
@@ -267,7 +266,7 @@ class _Modules:
         return _Class(home.classes[name], home) if home is not None and name in home.classes else None
 
     def foreign(self, module: _Module, base: ast.expr) -> str:
-        """Return a base class (with its package) that was not found and may declare options; empty if there is none."""
+        """Return the name and package of a base class that was not found; empty if it cannot declare options."""
         if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
             source, name = base.value.id, base.attr
         elif isinstance(base, ast.Name):
@@ -279,10 +278,9 @@ class _Modules:
         return "" if known else f"{name} of {package}" if package and not source.startswith(".") else name
 
     def _home(self, module: _Module, name: str) -> tuple[_Module | None, str, str]:
-        """Follow the imports of a name to the module that defines it. Return this module, "", and the name in this
-        module.
+        """Follow the imports of a name to the module that defines it, and return (module, "", name in the module).
 
-        If the source of a module is missing, return None, the missing module's name, and the name in that module.
+        If the source of a module is missing, return (None, dotted path of the missing module, name in that module).
         """
         source = ""
         for _ in range(_DEEPEST):  # a name may be imported through several modules
@@ -302,9 +300,9 @@ class _Modules:
         return None, source, name
 
     def options(self, owner: _Class, prefix: str = "", values: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
-        """Yield the options of a class.
+        """Yield the options of a class and of its sections, with their dotted names.
 
-        :param values: the value of each field that a call of the class sets.
+        :param values: field -> value, for the fields that a call of the class sets.
         """
         if prefix.count(".") > _DEEPEST or next(self.left, None) is None:
             return
@@ -361,7 +359,7 @@ class _Modules:
         yield from found.items()
 
     def _sections(self, item: _Field) -> list[_Class]:
-        """Return the dataclasses that an annotation names, including the members of a union."""
+        """Return the classes that an annotation names, including members of a union, if they have annotated fields."""
         named = [self.class_named(module, name) for module, name in self._named(item.module, item.annotation)]
         return [
             owner
@@ -370,7 +368,8 @@ class _Modules:
         ]
 
     def _members(self, item: _Field) -> tuple[str, ...]:
-        """Return the values and names of the enumeration that an annotation names; empty for other annotations."""
+        """Return the values and names of an enumeration's members if an annotation names an enumeration; otherwise an
+        empty tuple."""
         names = [name for name in self._named(item.module, item.annotation) if name[1] != "None"]
         owner = self.class_named(*names[0]) if len(names) == 1 else None
         if owner is None or not any(name_of(base).endswith("Enum") for base in owner.node.bases):
@@ -392,7 +391,7 @@ Named = tuple[str, Option]
 
 
 def _made(factory: ast.expr | None) -> ast.expr | None:
-    """Return the call inside the ``default_factory`` of a field."""
+    """Return the expression that a field's ``default_factory`` evaluates; None if it is neither a lambda nor a name."""
     if isinstance(factory, ast.Lambda):
         return factory.body
     return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None
@@ -406,7 +405,7 @@ def _inner(value: ast.expr | None) -> ast.Call | None:
 
 
 def _named(annotation: ast.expr) -> Iterator[str]:
-    """Yield the names in an annotation that is a name or a union of names."""
+    """Yield the names in an annotation that is a name, or a union of names such as ``Optional[A]`` or ``A | B``."""
     if isinstance(annotation, ast.Name):
         yield annotation.id
     elif isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

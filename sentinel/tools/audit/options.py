@@ -22,14 +22,14 @@ class Option:
 
     :ivar default: the default's text (see :func:`~sentinel.recipes.affects.in_text`); None if there is no default, or
         if code computes it.
-    :ivar choices: the values that its declaration allows; empty if it does not list them.
+    :ivar choices: the values that the option's declaration allows; empty if it does not list them.
     """
 
     default: str | None = None
     choices: tuple[str, ...] = ()
 
     def expects(self, text: str) -> str:
-        """Return "" if this value may be valid; otherwise describe the valid values."""
+        """Return a description of the valid values if this value is invalid; otherwise ""."""
         if text in ("", "null") or "${" in text:
             return ""
         if self.choices:
@@ -45,17 +45,17 @@ class Option:
 class Options:
     """The options of one trainer.
 
-    :ivar options: the options by their dotted names. If a section is null by default, its members have the defaults
-        that they get when a configuration sets the section.
-    :ivar made_by: the class that a Python script calls to set them; empty if there is none.
-    :ivar flags: for a flag of the command line, the setting that it sets, and the value if the flag takes none. Only
-        flags are listed that differ from their setting's name, or that set it to false.
-    :ivar open: for a dotted prefix, the code that was not read and may declare more options with this prefix, such as a
-        base class of another package. The empty prefix stands for all options.
+    :ivar options: dotted name -> option. If a section is null by default, its members have the defaults that they get
+        when a configuration sets the section.
+    :ivar made_by: the configuration class that a Python script calls; empty if there is none.
+    :ivar flags: flag of the command line -> the setting that it sets, and the value if the flag takes none. Only flags
+        are listed that do not have their setting's name, or that set it to false.
+    :ivar open: dotted prefix -> unread code that may declare more options with this prefix, such as a base class of
+        another package. The empty prefix stands for all options.
     :ivar packages: name and version of each other package whose classes were read.
     :ivar companions: options of other classes that the framework's own scripts fill from the same configuration; empty
         if the user's script is known.
-    :ivar former: for each option that a later version renamed, its later name, which is an option, too.
+    :ivar former: name of an option that a later version renamed -> its later name, which is in ``options`` too.
     """
 
     name: str
@@ -70,14 +70,17 @@ class Options:
 
     @property
     def source(self) -> str:
-        """Return a text that names the file and the packages that declare the options."""
+        """Return the file and the packages that declare the options, as text."""
         return ", ".join([self.file, *self.packages])
 
     def __contains__(self, name: str) -> bool:
         return name in self.options or self.section(name)
 
     def meaning(self, configuration: Mapping[str, str], typed: Collection[str]) -> dict[str, str]:
-        """Return the configuration with each command-line option replaced by the settings that it sets."""
+        """Return the configuration with each command-line flag replaced by the setting that it sets.
+
+        :param typed: the names in the configuration that come from the command line.
+        """
         meant = {}
         for name, text in configuration.items():
             setting, value = self.flags.get(name, (name, None)) if name in typed else (name, None)
@@ -89,12 +92,13 @@ class Options:
         return next((old for old, new in self.former.items() if new == name), name)
 
     def closed(self, name: str) -> bool:
-        """Return True if this option certainly does not exist: every section above it has a fixed set of members."""
+        """Return True if there is certainly no option with this name, because no unread code and no free-form section
+        may have it."""
         above = self.options.keys() & with_sections(name)[:-1]
         return name not in self and not above and not self.may_declare(name)
 
     def may_declare(self, name: str) -> str:
-        """Return the code that was not read and may declare this option; empty if there is none."""
+        """Return the unread code that may declare this option; empty if there is none."""
         return next((why for prefix, why in self.open.items() if f"{name}.".startswith(prefix)), "")
 
     def closest(self, name: str, alike: float = 0.6, is_section: bool = False) -> str:
@@ -133,12 +137,12 @@ class Options:
 #: Reject files larger than this, in bytes: nobody writes so much Python by hand.
 _LARGEST = 4_000_000
 
-#: Maximum number of options that an unknown name is compared with. The largest trainer has about 2,000.
+#: Maximum number of options with which an unknown name is compared. The largest trainer has about 2,000.
 _MOST = 5000
 
 
 def with_sections(name: str) -> list[str]:
-    """Return the sections above a setting, the highest first, and the setting."""
+    """Return the sections above a setting, with the highest first, and then the setting."""
     parts = name.split(".")
     return [".".join(parts[:size]) for size in range(1, len(parts) + 1)]
 
@@ -157,7 +161,7 @@ def _words(name: str) -> set[str]:
 
 
 def assigned_in(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
-    """Map the names that the statements of a module or class assign to their values."""
+    """Return name -> value for the assignments in the body of a module or class."""
     return {
         target.id: node.value
         for node in body

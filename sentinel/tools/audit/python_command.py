@@ -1,8 +1,8 @@
 """Read the command that a Python script builds from strings or lists, without executing it.
 
 Scripts such as ``run(f"--lr {lr} " + more)`` and ``subprocess.run(["python", "-m", "package", "--lr", "1"])`` are read.
-Strings are joined as the script joins them. Of a string or list that the script changes under a condition, the options
-are known, but not their values. An expression that follows an option's name in a string is the option's value.
+Strings are joined as the script joins them. If the script changes a string or list under a condition, its options are
+known, but their values are not. An expression that follows an option's name in a string is the option's value.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sentinel.tools.audit.python_script import ParsedScript, parse_script, parsi
 _DEEPEST = 20
 #: Minimum number of options for a string or list to count as a command.
 _FEWEST = 3
-#: Maximum number of characters of a script's strings with their variables substituted, and of code in a message.
+#: Maximum number of characters: of a script's strings with their variables substituted, and of code in a message.
 _MOST_TEXT, _LONGEST = 1 << 20, 80
 
 
 def read_command(file: Path, classes: Collection[str], given: Mapping[str, Any]) -> CommandLine | None:
-    """Return the command with the most settings that a script builds. Return None if it builds no command, or makes a
-    configuration.
+    """Return the command with the most settings that a script builds; None if it builds no command, or if it creates a
+    configuration itself.
 
-    :param classes: the configuration classes.
-    :param given: the arguments of the script, by name.
+    :param classes: the names of the configuration classes.
+    :param given: name -> value of the arguments that the user passes to the script.
     """
     with parsing(file):
         script = parse_script(file, classes, given)
@@ -50,12 +50,11 @@ class _Reader:
     script: ParsedScript
     left: int = _MOST_TEXT
     bindings: dict[str, list[ast.stmt | None]] = field(default_factory=dict)
-    #: The code of each part of a string that is not known.
+    #: The code of the unknown parts of strings.
     unread: list[ast.expr] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Find the statements that bind each name to a string or list, or add to it. None stands for another binding,
-        such as a loop."""
+        """Record the statements that bind each name or append to its value, and None for others, as in loops."""
         for node in self.script.nodes:
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -73,7 +72,7 @@ class _Reader:
                 self.bindings.setdefault(node.arg, []).append(None)
 
     def commands(self) -> Iterator[tuple[ast.expr, list[str]]]:
-        """Yield the strings and lists that the script passes to calls or returns, as words."""
+        """Yield the expressions that the script passes to calls or returns, each with its words."""
         for node in self.script.nodes:
             given = [*node.args, *(item.value for item in node.keywords)] if isinstance(node, ast.Call) else []
             for value in [node.value] if isinstance(node, ast.Return) and node.value else given:
@@ -99,7 +98,7 @@ class _Reader:
         return [unread if word == ANY_NUMBER else word.replace(ANY_NUMBER, UNKNOWN) for word in words]
 
     def _item(self, node: ast.expr, depth: int) -> list[str]:
-        """Return the words that an item of a list stands for: one, or those of another list (``*more``)."""
+        """Return the words of a list's item: a single word, or the words of an unpacked list (``*more``)."""
         if isinstance(node, ast.Starred):
             return self._words(node.value, depth + 1)
         text = self._text(node, depth + 1)
@@ -130,7 +129,7 @@ class _Reader:
         return words if words is not None else [_unknown(node)]
 
     def _bound(self, statement: ast.stmt | None, depth: int) -> list[str] | None:
-        """Return the words that a statement assigns to a variable or adds to it; None if they are not known."""
+        """Return the words that a statement assigns or appends to a variable; None if they are not known."""
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             added, appends = statement.value.args[0], called(statement.value) == "append"
             return self._item(added, depth + 1) if appends else self._words(added, depth + 1)
@@ -140,7 +139,7 @@ class _Reader:
         return self._words(value, depth + 1) if isinstance(value, ast.expr) else None
 
     def _text(self, node: ast.expr, depth: int) -> str:
-        """Return the text of a string. ANY_NUMBER stands for parts that are not known, and ONE for one unknown word."""
+        """Return the text of a string expression, with ANY_NUMBER for unknown parts and ONE for an unknown word."""
         text = self._unlimited_text(node, depth) if depth <= _DEEPEST and self.left > 0 else self._unread(node)
         self.left -= len(text)
         return text
@@ -195,6 +194,6 @@ def _method(node: ast.expr) -> str:
 
 
 def _unknown(*nodes: ast.AST) -> Word:
-    """Return a word that stands for any number of words, with its source."""
+    """Return a placeholder for any number of unknown words, whose ``source`` is the code of the nodes."""
     texts = (f"{' '.join(ast.unparse(node).split())[:_LONGEST]} (line {getattr(node, 'lineno', 1)})" for node in nodes)
     return Word.of(ANY_NUMBER, ", ".join(dict.fromkeys(texts)))

@@ -1,11 +1,10 @@
 """Read the arguments of configuration classes from a Python script, without executing it.
 
-A value is read if it is a literal, simple arithmetic of literals, or a name that the script binds only once, to such a
-value. ``**name`` and ``**dict(...)`` are read under the same conditions. The fields of a subclass that the script
-defines are read too. An argument of the script itself has the value that the user gives it, or else its default.
-``config.beta = 0.1``, ``setattr(config, "beta", 0.1)`` and ``config = replace(config, beta=0.1)``
-are read if the statement runs unconditionally and no other statement sets the option. All other values are reported as
-not read.
+A value is read if it is a literal, simple arithmetic of literals, or a name that the script binds exactly once to such
+a value. ``**name`` and ``**dict(...)`` are read under the same conditions. The fields of the script's own subclasses
+are read too. An argument of the script itself has the value that the user gives, or otherwise its default.
+``config.beta = 0.1``, ``setattr(config, "beta", 0.1)`` and ``config = replace(config, beta=0.1)`` are read if the
+statement runs unconditionally and no other statement sets the option. All other values are reported as not read.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from sentinel.tools.audit.script_arguments import Argument, declared_arguments, 
 from sentinel.values.files import read_text
 
 _DEEPEST = 20
-#: Maximum number of configurations of one class that a script may make.
+#: Maximum number of configurations of one class that a script may create.
 _MOST = 20
 #: Maximum number of characters of the script's code in a message.
 _LONGEST = 80
@@ -49,11 +48,11 @@ class Call:
 
     :ivar name: the class.
     :ivar settings: the values of the arguments that could be read, by dotted name.
-    :ivar unread: the dotted names of the other arguments; for unpacked arguments, ``**name`` and ``*name``.
-    :ivar later: the options that statements after the call set.
-    :ivar silent: the options in ``later`` that statements assign as attributes, which raises no error if the class has
-        no such option.
-    :ivar lines: for each option, the line that sets it.
+    :ivar unread: the dotted names of the other arguments; ``**name`` and ``*name`` for unpacked arguments.
+    :ivar later: the options that other statements than the call set.
+    :ivar silent: the options in ``later`` that are assigned as attributes. This raises no error if the class has no
+        such option.
+    :ivar lines: option -> the line that sets it.
     :ivar own: if the script calls its own subclass of the class, the fields that this subclass declares.
     """
 
@@ -72,9 +71,9 @@ class Parser:
     """A parser that fills dataclasses from the command line, as in ``HfArgumentParser((Arguments, GRPOConfig))``.
 
     :ivar name: its class.
-    :ivar strict: where an unknown option certainly makes it raise an error: in the ``command``, in the ``file`` of the
-        configuration, in both or in none.
-    :ivar keys: keys of the file that are not options, but that the parser itself reads.
+    :ivar strict: the sources, ``command`` or (configuration) ``file``, in which an unknown option certainly makes the
+        parser raise an error.
+    :ivar keys: keys of the file that the parser itself reads. They are not options.
     """
 
     name: str = ""
@@ -86,14 +85,14 @@ class Parser:
 class Script:
     """The configuration that a script creates or changes.
 
-    :ivar calls: the calls of configuration classes, the one with the most arguments first.
-    :ivar assigned: the options that the script sets on any object (``args.beta = 0.1``), with the line.
+    :ivar calls: the calls of configuration classes, starting with the one that has the most arguments.
+    :ivar assigned: option that the script sets on any object (``args.beta = 0.1``) -> line.
     :ivar parsed: the configuration classes that the script fills from its command line.
     :ivar also_parsed: the other classes that the script fills from its command line.
-    :ivar parser: the parser that fills them.
-    :ivar references: the reward functions and data that the script names.
-    :ivar trainers: the dotted paths of the trainer classes that the script uses; without a module if the script does
-        not show where a class comes from.
+    :ivar parser: the parser that fills these classes.
+    :ivar references: the reward functions and data that the script uses.
+    :ivar trainers: the dotted paths of the trainer classes that the script uses, without the module if the script does
+        not import the class by name.
     :ivar fields: the fields that the script's own subclasses of configuration classes declare.
     :ivar assumed: ``name=default``, for each argument of the script that was read as its default.
     :ivar taken: the names of the given arguments that were read.
@@ -114,8 +113,8 @@ class Script:
 def read_script(file: Path, classes: Collection[str], given: Mapping[str, Any] = MappingProxyType({})) -> Script:
     """Read the configuration that a script creates or changes.
 
-    :param classes: the names of the classes; a script may import them under other names.
-    :param given: the arguments of the script, by name. An argument that is not given has its default.
+    :param classes: the names of the configuration classes; a script may import them under other names.
+    :param given: name -> value of the arguments that the user passes to the script. Other arguments have their default.
     :raises SentinelError: if the file cannot be read, or is not Python.
     """
     with parsing(file):
@@ -136,7 +135,7 @@ def read_script(file: Path, classes: Collection[str], given: Mapping[str, Any] =
 
 
 def parse_script(file: Path, classes: Collection[str], given: Mapping[str, Any]) -> ParsedScript:
-    """Parse a script; see :func:`read_script`."""
+    """Parse a script; :func:`read_script` documents the parameters."""
     text = read_text(file)
     with parsing(file), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -145,13 +144,13 @@ def parse_script(file: Path, classes: Collection[str], given: Mapping[str, Any])
 
 @contextmanager
 def parsing(file: Path) -> Iterator[None]:
-    """Raise SentinelError if the code of this block finds that a file is not Python, or is nested too deeply."""
+    """Turn errors of Python's parser in the ``with`` block into a SentinelError that names the file."""
     try:
         yield
     except SyntaxError as error:
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
+        raise SentinelError(f"{file}: cannot be read as Python: {error or type(error).__name__}") from None
 
 
 #: Base classes that have options.
@@ -161,8 +160,8 @@ _CONFIGURATION = re.compile(r".*(Config|Args|Arguments|Options|Settings|Params|P
 def _fields(tree: ast.Module) -> frozenset[str]:
     """Return the fields that the script's own configuration classes declare.
 
-    Fields whose type is another of these classes are left out: they are not new sections, because the script only
-    extends the class of an existing section.
+    A field whose type is another of these classes is left out, because it is an existing section with an extended
+    class.
     """
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     own = {node.name: node for node in classes if any(map(_CONFIGURATION.fullmatch, map(name_of, node.bases)))}
@@ -171,14 +170,14 @@ def _fields(tree: ast.Module) -> frozenset[str]:
     return frozenset(name for name, section in named if section not in own)
 
 
-#: Methods with which a parser fills dataclasses: what they read, and the keys of the file that they read themselves.
+#: Method with which a parser fills dataclasses -> the sources that it reads, and the keys of the file for the parser.
 _PARSING: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "parse_args_and_config": (("command", "file"), ("env",)),
     "parse_args_into_dataclasses": (("command",), ()),
     "parse_json_file": (("file",), ()),
     "parse_yaml_file": (("file",), ()),
 }
-#: Their keyword arguments: the value with which unknown options raise an error, and the options that this is about.
+#: Keyword argument of these methods -> the value with which unknown options raise an error, and the sources concerned.
 _STRICT: Mapping[str | None, tuple[bool | None, tuple[str, ...]]] = {
     "allow_extra_keys": (False, ("file",)),
     "fail_with_unknown_args": (True, ("file",)),
@@ -190,7 +189,7 @@ _STRICT: Mapping[str | None, tuple[bool | None, tuple[str, ...]]] = {
 
 
 def _tolerated(call: ast.Call) -> tuple[str, ...]:
-    """Return where a call of :data:`_PARSING` may accept unknown options."""
+    """Return the sources (``command``, ``file``) from which a call of a parsing method may accept unknown options."""
     found = [] if not call.args or "file" in called(call) else ["command", "file"]  # other arguments than the script's
     for item in call.keywords:
         strict, sources = _STRICT.get(item.arg, (True, ("command", "file")))
@@ -203,7 +202,7 @@ def _tolerated(call: ast.Call) -> tuple[str, ...]:
 _CHANGES = frozenset({"append", "clear", "extend", "pop", "popitem", "setdefault", "update"})
 
 
-#: Stands for a value that cannot be read.
+#: The value of an expression that cannot be read.
 _UNREADABLE = object()
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -211,7 +210,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class _Table:
-    """A dictionary of a script: the statement that makes it, and the statements that set single keys."""
+    """A dictionary in a script: the statement that creates it, and the (key, statement) pairs that set single keys."""
 
     made: ast.Assign | ast.AnnAssign
     changes: Sequence[tuple[str, ast.Assign]]
@@ -221,12 +220,12 @@ class _Table:
 class ParsedScript:
     """A parsed script.
 
-    :ivar once: the values of the names that the script binds exactly once.
-    :ivar aliases: the original names of what the script imports under another name.
+    :ivar once: name that the script binds exactly once -> its value.
+    :ivar aliases: name under which the script imports an object -> the object's original name.
     :ivar derived: the script's own subclasses of configuration classes, with their fields as settings.
-    :ivar positions: the names that only loops over ``range`` or ``enumerate`` bind. Their values are numbers, so they
-        cannot be the names of options.
-    :ivar arguments: for each name that holds the script's parsed arguments, the arguments.
+    :ivar positions: the names that are bound only by loops over ``range`` or ``enumerate``. Their values are numbers,
+        so they cannot be the names of options.
+    :ivar arguments: name of a variable with the script's parsed arguments -> these arguments.
     :ivar assumed: the arguments that were read as their defaults.
     :ivar taken: the names of the given arguments that were read.
     """
@@ -263,7 +262,7 @@ class ParsedScript:
             made = isinstance(value, ast.Call) and called(value) == "dict"
             if (made or isinstance(value, (ast.Dict, ast.List))) and not self._is_only_read(name):
                 del self.once[name]
-        self.imported: dict[str, str] = {}  # name -> the dotted path that it is imported from
+        self.imported: dict[str, str] = {}  # name -> the dotted path of the imported object
         self.aliases: dict[str, str] = {}
         for line in (node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))):
             module = f"{'.' * line.level}{line.module or ''}." if isinstance(line, ast.ImportFrom) else ""
@@ -292,8 +291,10 @@ class ParsedScript:
         return tuple(f"{name}={in_text(value)}" for name, value in self.assumed.items())
 
     def _parsed_arguments(self) -> Iterator[tuple[str, Mapping[str, Argument]]]:
-        """Yield the names that hold the script's arguments: ``args = parser.parse_args()``, or a parameter with a class
-        of the script as its annotation, if the script creates no object of this class.
+        """Yield the names of variables with the script's parsed arguments, and these arguments.
+
+        Such a variable is ``args`` in ``args = parser.parse_args()``, or a parameter whose annotation is a class of the
+        script that the script never calls.
         """
         made = {called(node) for node in self.nodes if isinstance(node, ast.Call)}
         own = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name not in made}
@@ -308,7 +309,7 @@ class ParsedScript:
     def _unchanged(
         self, names: Collection[str], arguments: Mapping[str, Argument]
     ) -> Iterator[tuple[str, Mapping[str, Argument]]]:
-        """Yield each of the names with those of the arguments that no statement sets."""
+        """Yield each of these names with the arguments that the script does not assign (``args.beta = 1``)."""
         written = {
             option
             for statement, _ in _statements(self.tree)
@@ -319,9 +320,9 @@ class ParsedScript:
             yield from ((name, kept) for name in names)
 
     def _argument(self, node: ast.Attribute, depth: int) -> Any:
-        """Return the value of ``args.beta``: the given value, or else the default.
+        """Return the value of ``args.beta``: the user's value, or otherwise the default.
 
-        :raises ValueError: if it is not known.
+        :raises ValueError: if the value is not known.
         """
         owner = _key(node.value)
         argument = self.arguments.get(owner, {}).get(node.attr)
@@ -336,7 +337,7 @@ class ParsedScript:
         return value
 
     def _holds_arguments(self, node: ast.expr) -> bool:
-        """Return False if a name is a parameter to which the script may pass anything else than its arguments."""
+        """Return False if a name is a parameter to which the script may pass another object than its arguments."""
         function: ast.AST | None = self._function_of(node)
         while function is not None and isinstance(node, ast.Name):
             assert isinstance(function, _FUNCTIONS)
@@ -348,7 +349,7 @@ class ParsedScript:
         return True
 
     def _receives(self, function: str, parameter: str) -> bool:
-        """Return True if every use of a function is a call that passes the script's arguments as the parameter."""
+        """Return True if every use of a function is a call that passes the script's arguments to the parameter."""
         uses = [*self.uses.get(function, ()), *self.uses.get(f".{function}", ())]
         for use in uses:
             call = self.parents[use]
@@ -365,8 +366,8 @@ class ParsedScript:
         return bool(uses)
 
     def _tables(self, assigned: Sequence[ast.Assign | ast.AnnAssign], bound: Mapping[str, int]) -> dict[str, _Table]:
-        """Return the dictionaries that have one name, which is bound once, and that only ``name["key"] = value``
-        changes."""
+        """Return the dictionaries that only ``name["key"] = value`` changes, and that have a single name, which is
+        bound once."""
         changes: dict[str, list[tuple[str, ast.Assign]]] = {}
         for node in assigned:
             target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
@@ -384,10 +385,10 @@ class ParsedScript:
         return found
 
     def assigned(self) -> Iterator[tuple[str, int]]:
-        """Yield the options that assignments set, such as ``config.lr = 1e-6``.
+        """Yield the options that the script sets with statements such as ``config.lr = 1e-6``, with the line.
 
-        Assignments to the script's own dictionaries and lists are skipped if the script never passes these on, because
-        the framework cannot read them.
+        Assignments to the script's own dictionaries and lists are skipped if they never leave their variable, because
+        the framework then cannot read them.
         """
         stored = [node for node in self.nodes if isinstance(node, (ast.Name, ast.Attribute))]
         bound = Counter(_key(node) for node in stored if isinstance(node.ctx, ast.Store))
@@ -406,7 +407,7 @@ class ParsedScript:
             yield from ((option, statement.lineno) for option, _ in _assigned(statement, is_it, self.positions))
 
     def _stays(self, name: str) -> bool:
-        """Return True if a variable is never passed on, returned or given another name."""
+        """Return True if a variable's value is never passed to a function, returned or bound to another name."""
         for node in self.uses.get(name, ()):
             above = self.parents[node]
             part = isinstance(above, (ast.Attribute, ast.Compare)) or getattr(above, "iter", None) is node
@@ -416,8 +417,8 @@ class ParsedScript:
         return True
 
     def _is_only_read(self, name: str) -> bool:
-        """Return True if nothing can change a dictionary or list, because it has only one name and no function receives
-        it."""
+        """Return True if nothing can change a dictionary or list after its creation, because it has only one name, and
+        no function receives it that may change it."""
         for node in self.uses.get(name, ()):
             above = self.parents[node]
             call = self.parents[above] if isinstance(above, ast.keyword) and above.arg else above
@@ -429,10 +430,9 @@ class ParsedScript:
         return True
 
     def parsed(self, others: bool = False) -> Iterator[str]:
-        """Yield the configuration classes that a parser fills from the command line, such as in
-        ``TrlParser((GRPOConfig,))``.
+        """Yield the configuration classes that a parser fills, such as ``GRPOConfig`` in ``TrlParser((GRPOConfig,))``.
 
-        :param others: yield the other classes instead.
+        :param others: yield the other classes that a parser fills instead.
         """
         for node in self._parsers():
             for part in (part for item in (*node.args, *node.keywords) for part in self._parts(item)):
@@ -449,8 +449,8 @@ class ParsedScript:
     def parser(self) -> Parser:
         """Return the parser that fills the script's configuration classes.
 
-        If the script has several parsers, or defines the parser's class itself, it is not known whether unknown options
-        raise an error.
+        Its ``strict`` is empty if the script has several parsers or defines the parser's class itself, because it is
+        then not known whether unknown options raise an error.
         """
         parsers = [node for node in self._parsers() if node.args or node.keywords]
         own = {node.name for node in self.nodes if isinstance(node, ast.ClassDef)}
@@ -470,9 +470,9 @@ class ParsedScript:
                 yield from self._parts(self.once[part.id], depth + 1)
 
     def trainers(self) -> Iterator[str]:
-        """Yield the dotted paths of the trainer classes that the script uses, if it creates an object of any of them.
+        """Yield the dotted paths of the trainer classes that the script uses, if it creates an object of at least one.
 
-        Instead of a class that the script itself defines, yield its base classes.
+        For a class that the script itself defines, its base classes are yielded instead.
         """
         own = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
         named: dict[ast.expr, str] = {}
@@ -487,7 +487,7 @@ class ParsedScript:
             yield from (path for path in named.values() if path not in own)
 
     def other_configurations(self) -> Iterator[tuple[str, int]]:
-        """Yield the configurations that the script passes to a trainer but that were not read."""
+        """Yield the code and line of each configuration that is passed to a trainer but cannot be read."""
         for node in (node for node in self.nodes if isinstance(node, ast.Call) and is_trainer(called(node))):
             for given in (item.value for item in node.keywords if item.arg == "args"):
                 value = self.once.get(given.id) if isinstance(given, ast.Name) else given
@@ -501,8 +501,8 @@ class ParsedScript:
                     yield _any(given), node.lineno
 
     def given_classes(self) -> Iterator[tuple[str, int]]:
-        """Yield the calls and decorators that receive a configuration class, because they may change the default of any
-        option.
+        """Yield the calls and decorators that receive a configuration class, with the line. They may change the default
+        of any option.
         """
         for own in (node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name in self.derived):
             for each in (*own.decorator_list, *(item.value for item in own.keywords)):  # and its metaclass
@@ -522,7 +522,8 @@ class ParsedScript:
                     yield _any(call), call.lineno
 
     def references(self) -> Iterator[str]:
-        """Yield the reward functions and data that are passed to a trainer, and the datasets that the script loads."""
+        """Yield the code of the reward functions and data that the script passes to a trainer, and of the datasets that
+        it loads."""
         listed: list[ast.AST] = []
         for node in (node for node in self.nodes if isinstance(node, ast.Call)):
             if is_trainer(called(node)):
@@ -556,14 +557,14 @@ class ParsedScript:
                     self._value(option, None, call)
 
     def calls(self) -> list[Call]:
-        """Return the calls of configuration classes, the one with the most arguments first.
+        """Return the calls of configuration classes, starting with the one that has the most arguments.
 
-        :raises ValueError: if the script makes too many configurations of one class.
+        :raises ValueError: if the script creates too many configurations of one class.
         """
         made = sorted(self._calls(), key=lambda item: -len(item[1].settings) - len(item[1].unread))
         followed = [(node, call) for node, call in made if call.name == made[0][1].name]
         if len(followed) > _MOST:
-            raise ValueError(f"it makes {len(followed)} configurations")
+            raise ValueError(f"it creates {len(followed)} configurations; at most {_MOST} are read")
         for node, call in followed:
             self._assigned_later(node, call)
         return [call for _, call in made]
@@ -583,7 +584,7 @@ class ParsedScript:
                 yield node, call
 
     def _made(self, node: ast.AST) -> str:
-        """Return the configuration class that a call creates; empty if there is none."""
+        """Return the configuration class that a call instantiates; empty for other nodes."""
         if not isinstance(node, ast.Call):
             return ""
         name = called(node)
@@ -601,7 +602,7 @@ class ParsedScript:
                 self._value(f"{prefix}{keyword.arg}", keyword.value, call, depth)
 
     def _value(self, name: str, node: ast.expr | None, call: Call, depth: int = 0) -> None:
-        """Store the value of an option in place of an earlier one. If the expression is None, the value is unknown."""
+        """Store the value of an option, replacing an earlier value. If the expression is None, the value is unknown."""
         call.settings.pop(name, None)
         call.lines[name] = node.lineno if node is not None else call.line
         if name in call.unread:
@@ -620,7 +621,7 @@ class ParsedScript:
             call.settings[name] = read
 
     def _unpack(self, node: ast.expr, call: Call, prefix: str, depth: int = 0) -> None:
-        """Read each item of ``**{"beta": 0.1}`` or ``**name``, as if it were an argument."""
+        """Read each item of ``**{"beta": 0.1}`` or ``**name`` like a keyword argument."""
         table = self.tables.get(node.id) if isinstance(node, ast.Name) else None
         items = _items(table.made.value if table else node)
         if items is None or depth > _DEEPEST:
@@ -636,7 +637,7 @@ class ParsedScript:
             self._value(f"{prefix}{key}", change.value if certain else None, call)
 
     def in_order(self, first: ast.stmt, change: ast.stmt, use: ast.AST) -> bool:
-        """Return True if a statement certainly runs after another one and before an expression is evaluated."""
+        """Return True if ``change`` certainly runs after ``first`` and before ``use`` is evaluated."""
         blocks = [block for _, block in ast.iter_fields(self.parents[first]) if isinstance(block, list)]
         return any(first in block and change in block for block in blocks) and (
             first.lineno < change.lineno < getattr(use, "lineno", 0)
@@ -646,9 +647,9 @@ class ParsedScript:
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
         """Return the names that a configuration has in the script, and the code that may change the configuration.
 
-        Code that may change it is: a call that passes it to a function which the script does not define, a call of one
-        of its methods, a container that holds it, and a statement that binds one of its names again. Calls of classes
-        and of functions that only read, and writes that :func:`_assigned` finds, are left out.
+        Such code is a call that passes the configuration to a function from outside the script, a call of one of its
+        methods, a container that includes it, or a statement that rebinds one of its names. Calls of classes, calls of
+        functions that only read, and writes that :func:`_assigned` finds are left out.
         """
         names: set[str] = set()
         found: list[ast.AST] = []
@@ -696,8 +697,8 @@ class ParsedScript:
         return names, found
 
     def _parameters(self, call: ast.Call, given: ast.AST) -> list[str]:
-        """Return the parameters of the called function that receive an argument, if the script defines this
-        function."""
+        """Return the parameter that receives an argument of a call, as a list; empty if there is none. The script must
+        define the called function."""
         arguments = self.functions[called(call)].args
         named = [*arguments.posonlyargs, *arguments.args]
         if isinstance(given, ast.keyword):
@@ -714,7 +715,7 @@ class ParsedScript:
         return above
 
     def _assigned_later(self, node: ast.Call, call: Call) -> None:
-        """Apply statements such as ``config.beta = 0.1`` to the configuration."""
+        """Apply statements such as ``config.beta = 0.1`` to the configuration that a call creates."""
         found: dict[str, list[ast.expr | None]] = {}
         names, others = self._follow(node)
         passed = {*call.settings, *call.unread}
@@ -741,7 +742,7 @@ class ParsedScript:
     def literal(self, node: ast.expr | None, depth: int = 0) -> Any:
         """Return the value of an expression.
 
-        :raises ArithmeticError, TypeError, ValueError, RecursionError: if it is not known.
+        :raises ArithmeticError, TypeError, ValueError, RecursionError: if the value is not known.
         """
         if depth > _DEEPEST:
             raise ValueError
@@ -773,8 +774,8 @@ class ParsedScript:
 
 
 def _items(node: ast.expr | None) -> list[tuple[str | None, ast.expr]] | None:
-    """Return the items of a dictionary that an expression makes: each with its key, or with None if it is another
-    dictionary (``**other``). Return None if the expression makes no dictionary, or the keys are not known.
+    """Return the (key, value) pairs of a dictionary expression; None if it is not a dictionary, or a key is not a
+    literal string. The key of an unpacked dictionary (``**other``) is None.
     """
     if isinstance(node, ast.Call) and called(node) == "dict" and not node.args:
         return [(item.arg, item.value) for item in node.keywords]
@@ -794,7 +795,7 @@ def _items(node: ast.expr | None) -> list[tuple[str | None, ast.expr]] | None:
 
 
 def _replaced(node: ast.AST) -> str:
-    """Return the variable name if a statement is ``name = dataclasses.replace(name, …)``; otherwise an empty string."""
+    """Return ``name`` if a statement is ``name = dataclasses.replace(name, …)``; otherwise an empty string."""
     value = node.value if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     name = name_of(node.targets[0]) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) else ""
     if not isinstance(value, ast.Call) or called(value) != "replace" or not value.args:
@@ -802,20 +803,20 @@ def _replaced(node: ast.AST) -> str:
     return name if name and getattr(value.args[0], "id", "") == name else ""
 
 
-#: Stands at the beginning of an option's name if a write may set any option. The text of the code follows.
+#: Beginning of the name of a write that may set any option. The text of the code follows.
 ANY = "any option ("
 _HARMLESS = re.compile("asdict|copy|deepcopy|getattr|hasattr|id|isinstance|len|p?print|repr|str|type|vars")
-#: Names of the calls that set or delete an option; :func:`_called` interprets them.
+#: Functions and methods that set or delete an option; :func:`_called` interprets their calls.
 _WRITES = frozenset({"setattr", "delattr", "replace", "__setattr__", "__delattr__", "__setitem__", "__ior__"})
 _NAMED = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
-#: Expressions and functions that make a new container.
+#: Expressions and functions that create a new container.
 _CONTAINERS = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
 _MAKERS = frozenset({"Counter", "OrderedDict", "defaultdict", "dict", "list", "set"})
 _LOGS = re.compile("debug|dumps?|error|info|log|warning|write")
 _CARRIERS = (ast.keyword, ast.Starred, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp, ast.NamedExpr)
 _READS_A_CLASS = re.compile("cast|dataclass|fields|get_type_hints|issubclass|signature|super")
-#: Attributes of a class that determine the defaults of all its options, and attributes of a field that determine the
-#: default of one option.
+#: Attributes of a class that determine the defaults of all its options, and attributes of a field that determine its
+#: default.
 _DEFAULTS = re.compile(
     "default|default_factory|__(class|code|dataclass_fields|defaults|init|kwdefaults|new|post_init|setattr)__"
 )
@@ -825,10 +826,9 @@ _READS = re.compile(r"(get|is|has|to)_\w+|items|keys|values|get|copy|main_proces
 def _assigned(
     node: ast.stmt, is_it: Callable[[ast.expr], bool], positions: Collection[str]
 ) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options that an assignment sets on an object, with their values. None stands for an unknown value.
+    """Yield the options that a statement sets on an object, with their values, or None for an unknown value.
 
-    Statements inside the given one are left out. If a write may set any option, the option's name begins with
-    :data:`ANY`.
+    Nested statements are left out. If a write may set any option, the option's name begins with :data:`ANY`.
 
     :param is_it: returns True if an expression is the object.
     :param positions: see :class:`ParsedScript`.
@@ -846,7 +846,7 @@ def _assigned(
 
 
 def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options that a call sets on an object, with their values. None stands for an unknown value."""
+    """Yield the options that a call sets on an object, with their values, or None for an unknown value."""
     name, arguments = called(call), call.args
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if name in ("setattr", "delattr", "__setattr__", "__delattr__"):
@@ -875,7 +875,7 @@ def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -
 
 
 def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the expressions of a statement, but not those of the statements inside it."""
+    """Yield the expressions of a statement, without those of nested statements."""
     left: list[ast.AST] = [node]
     while left:
         for child in ast.iter_child_nodes(left.pop()):
@@ -885,10 +885,10 @@ def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool], positions: Collection[str]) -> str:
-    """Return the name of an object's option: ``actor.lr`` for ``config.actor.lr`` or ``config.actor["lr"]``.
+    """Return the option's name in an expression: ``actor.lr`` in ``config.actor.lr`` or ``config.actor["lr"]``.
 
-    The name is empty if the expression is not an option of the object. Writing an element (``rewards[i]``) counts as
-    writing the whole list.
+    The name is empty if the expression is not an option of the object. An element (``rewards[i]``) counts as the whole
+    list.
     """
     parts, whole = list[str](), node
     while not (parts and is_it(node)):
@@ -965,7 +965,7 @@ def _any(code: ast.AST) -> str:
 
 
 def _shortened(code: ast.AST) -> str:
-    """Return code as one line; a long line ends with an ellipsis."""
+    """Return the text of code on one line, truncated with an ellipsis if it is long."""
     text = " ".join(ast.unparse(code).split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
@@ -992,7 +992,7 @@ def _bindings(node: ast.AST) -> Iterator[str]:
 
 
 def _statements(tree: ast.Module, home: ast.AST | None = None) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield each statement with True if it runs unconditionally in `home` (a function or the module)."""
+    """Yield each statement, and whether it runs unconditionally in ``home`` (a function, or None for the module)."""
     left: list[tuple[ast.AST, ast.AST, bool]] = [(child, tree, True) for child in tree.body]
     while left:
         node, function, sure = left.pop()

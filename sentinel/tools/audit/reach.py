@@ -1,8 +1,8 @@
 """Decide whether a training configuration triggers a bug, from the settings in the recipe's ``affects``.
 
-A setting that the configuration does not set has the copy's default. Conditions other than settings (the data, the
-user's own code) are not checked: "reached" means that the settings lead to the buggy code. If ``affects`` has only
-prose, the answer is "not known", and the user has to read the prose.
+A setting that the configuration does not set has the copy's default. "Reached" means that the settings lead to the
+buggy code; other conditions, such as the data or the user's own code, are not checked. If ``affects`` is only prose,
+the answer is "not known", and the user has to read the prose.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Reach:
     """Whether a training run triggers a bug, and why.
 
     :ivar answer: one of :data:`ANSWERS`.
-    :ivar because: the settings from which the answer follows; if the answer is "not known", the values with which the
-        bug is reached.
+    :ivar because: the settings that determine the answer; if the answer is "not known", the values of unknown settings
+        with which the bug is reached.
     :ivar where: the condition that must hold in addition to the settings.
     :ivar settings: whether the recipe names settings; otherwise ``where`` describes the runs that are affected.
-    :ivar unread: settings that the answer depends on and that the user sets in a form that could not be read.
-    :ivar unused: the trainer class that the bug needs and the user's script does not use; empty otherwise.
+    :ivar unread: settings on which the answer depends, and which the user sets to values that could not be read.
+    :ivar unused: the trainer class that has the bug, if the run does not use this class; otherwise empty.
     """
 
     answer: str
@@ -38,10 +38,10 @@ class Reach:
 
 
 def reach(affects: Sequence[Affected], run: Training, boundary: str = "") -> Reach:
-    """Decide whether a run's settings trigger a bug, that is, whether they meet an entry of the bug's ``affects``.
+    """Decide whether a run's settings trigger a bug: whether they fulfil at least one entry of its ``affects``.
 
-    :param boundary: the dotted path of the function that has the bug. If it belongs to a trainer that the user's script
-        does not use, the answer is "not reached".
+    :param boundary: the dotted path of the function that has the bug. If it belongs to a trainer that the run does not
+        use, the answer is "not reached".
     """
     if unused := run.unused(boundary.rpartition(".")[0].rpartition(".")[2]) or run.apart.get(boundary, ""):
         return Reach("not reached", f"the run does not use {unused}", unused=unused)

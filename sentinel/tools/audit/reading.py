@@ -1,4 +1,4 @@
-"""Read a training run from what the user gives: a launch command or script, a configuration file, single settings."""
+"""Read a training run from the user's launch command or script, configuration file and single settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Given:
-    """What the user gives.
+    """The user's input: a launch command or script, a configuration file and single settings.
 
     :ivar config: the configuration file; None if there is none.
     :ivar data: its content.
@@ -102,9 +102,9 @@ class Composed:
     :ivar texts: the text of each setting; None if the user gives no settings.
     :ivar single: the settings of the command line and of ``--set``.
     :ivar config: the configuration file.
-    :ivar own: the settings of a configuration file of the copy itself, which are defaults.
-    :ivar hidden: options that files which were not read may set, as in :attr:`Training.doubtful`.
-    :ivar unread: what was not read, in words.
+    :ivar own: the settings of a configuration file that belongs to the copy. They are defaults.
+    :ivar hidden: options that unread files may set, as in :attr:`Training.doubtful`.
+    :ivar unread: lines about what was not read.
     """
 
     texts: dict[str, str] | None
@@ -122,7 +122,7 @@ class Run:
     :ivar training: its settings; None if the user gives none.
     :ivar trainers: the options of each trainer in the copy.
     :ivar refused: the exceptions that the configuration class raises for the settings.
-    :ivar unread: what was not read, in words.
+    :ivar unread: lines about what was not read.
     """
 
     training: Training | None
@@ -136,7 +136,7 @@ _COMPOSED = "give the composed configuration, which a Hydra program prints with 
 
 
 def read_settings(given: Given, copy: Copy) -> Composed:
-    """Read the settings of a run. Files of the copy that the configuration names are read, too."""
+    """Read the settings of a run from the user's input, and from files of the copy that the input names."""
     launch, config, data = given.launch, given.config, given.data
     hidden, unread, own = launch.hidden, [*launch.unread], dict[str, str]()
     if launch.config and config != launch.config:
@@ -148,7 +148,7 @@ def read_settings(given: Given, copy: Copy) -> Composed:
         if config is None:
             hidden |= {""}
             words = ", ".join(f"--{name} {value}" for name, value in launch.missing.items())
-            unread.append(f"not read: the configuration that {words} names, because it is not a file here")
+            unread.append(f"not read: the configuration of {words}, because there is no such file here")
         else:
             data = read_mapping(config)
     single = [*launch.settings, *map(setting_of, given.words)]
@@ -213,8 +213,8 @@ def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
 
 
 def _with_defaults(trainers: tuple[Options, ...], settings: Composed) -> tuple[Options, ...]:
-    """Return the trainers. The one that the copy's own configuration file belongs to comes first, with the defaults of
-    this file."""
+    """Return the trainers, starting with the one whose options best match the copy's own configuration file. This
+    trainer gets the file's defaults."""
     own = settings.own
     if not own or not trainers:
         return trainers
@@ -237,10 +237,10 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
 
 
 def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[Training, list[str]]:
-    """Add to a run the settings that its launch command reads from files and code. Also return lines for the user,
-    which say what was read and what was not.
+    """Add the settings of files that the launch command names, and mark settings that the program's code assigns as
+    unknown. Also return lines about what was not read.
 
-    :param given: the names of the settings of ``--set``, which apply whatever the code assigns.
+    :param given: the names of the settings of ``--set``. They remain known even if the code assigns them.
     """
     options = run.options.options if run.options is not None else {}
     configuration = dict(run.configuration)
@@ -289,7 +289,7 @@ def _meant(name: str, options: Iterable[str]) -> list[str]:
 
 
 def _finder_near(launch: Launch, copy: Copy) -> Find:
-    """Return a function that finds a module's file, as :attr:`Copy.find` does, or else in the folder of the script."""
+    """Return a function that finds a module's file with :attr:`Copy.find`, or otherwise in the folder of the script."""
     folder = launch.program[0].parent if launch.program else None
 
     def find(module: str) -> Path | None:
@@ -301,7 +301,7 @@ def _finder_near(launch: Launch, copy: Copy) -> Find:
 
 def _with_other_classes(options: Options, launch: Launch, find: Find) -> Options:
     """Add the options of other classes that the script fills from the same configuration. If there is no script, add
-    those of the framework's own scripts."""
+    the options of such classes in the framework's own scripts."""
     if launch.program is None:
         return replace(options, options={**options.companions, **options.options})
     file, classes = launch.program
@@ -315,10 +315,10 @@ def _with_other_classes(options: Options, launch: Launch, find: Find) -> Options
 
 
 def _with_trainers(run: Training, launch: Launch, copy: Copy, boundaries: Iterable[str]) -> Training:
-    """Add the trainers that the script uses. If there is no script, add those that are made with the configuration
-    classes whose options fit the settings.
+    """Add the trainers that the script uses. If there is no script, add the trainers whose configuration classes fit
+    the settings.
 
-    :param boundaries: dotted paths of functions. Those that belong to a trainer that the run does not use are added to
+    :param boundaries: dotted paths of functions. A function of a trainer that the run does not use is added to
         :attr:`Training.apart`.
     """
     find = _finder_near(launch, copy)

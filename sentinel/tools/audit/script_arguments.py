@@ -15,7 +15,7 @@ class Argument:
     """An argument of a script, or a field of the script's class of arguments.
 
     :ivar default: the expression of its default; None if the default is not known.
-    :ivar flags: its names on the command line. A name is mapped to False if the flag turns the argument off.
+    :ivar flags: name on the command line -> False if this flag turns the argument off, otherwise True.
     """
 
     default: ast.expr | None
@@ -23,9 +23,9 @@ class Argument:
 
 
 def declared_arguments(nodes: Iterable[ast.AST]) -> dict[str, Argument]:
-    """Return the arguments that calls of ``add_argument`` declare, by the attribute that holds their value.
+    """Return the arguments that calls of ``add_argument`` declare: attribute of the parsed arguments -> argument.
 
-    The default of an argument is not known if several calls declare it, or if ``set_defaults`` may change it.
+    An argument's default is not known if several calls declare the argument, or if ``set_defaults`` may change it.
     """
     found: dict[str, Argument] = {}
     calls = [node for node in nodes if isinstance(node, ast.Call)]
@@ -54,8 +54,8 @@ def declared_arguments(nodes: Iterable[ast.AST]) -> dict[str, Argument]:
 
 
 def declared_fields(node: ast.ClassDef) -> dict[str, Argument]:
-    """Return the fields that a class declares, with their defaults. The default of a field that its methods set is not
-    known."""
+    """Return the fields that a class declares, with their defaults. A default is not known if a method of the class
+    assigns the field."""
     found: dict[str, Argument] = {}
     for statement in (each for each in node.body if isinstance(each, ast.AnnAssign)):
         value = statement.value

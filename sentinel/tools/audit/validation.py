@@ -1,4 +1,4 @@
-"""Find the values of a run that the version's own code rejects, from its source."""
+"""Find the settings of a run that the framework's own code rejects, by reading its source."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from sentinel.tools.audit.options import Options
 
 #: Numbers of processes to try if the number of a run's processes is unknown.
 _PROCESSES = (1, 2, 4, 8)
-#: The field of a configuration that has the number of processes.
+#: The field of a configuration with the number of processes.
 _WORLD_SIZE = "world_size"
 
 _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
 def with_accepted(options: Options, configuration: Mapping[str, str], target: Target, checkout: Checkout) -> Options:
-    """Return the options. If the version's code checks the value of an option that the configuration sets, the option's
-    choices are the accepted values."""
+    """Return the options with choices added: the values that the framework's code accepts for options that the
+    configuration sets to other values than their defaults."""
     asked = {
         name: option.default
         for name, option in options.options.items()
@@ -62,7 +62,7 @@ class Rejection:
 def rejections(
     run: Training, target: Target, checkout: Checkout, find: Find, processes: int | None = None
 ) -> list[Rejection]:
-    """Return the exceptions that the run's configuration class raises for its settings, but not for the defaults.
+    """Return the exceptions that a run's configuration class raises for the run's settings, but not for the defaults.
 
     :param processes: the number of processes of the run; None if it is not known.
     """
@@ -94,7 +94,7 @@ def _raised(checked: Checked, values: Mapping[str, Any], processes: int) -> Rais
 
 
 def _values(options: Options, prefix: str, run: Training | None) -> dict[str, Any]:
-    """Return the values of a section's fields. If there is no run, return the defaults."""
+    """Return the values of a section's fields in a run, or their defaults if ``run`` is None."""
     values = {}
     for name, option in options.options.items():
         last = name.removeprefix(prefix)
@@ -105,7 +105,7 @@ def _values(options: Options, prefix: str, run: Training | None) -> dict[str, An
 
 
 def _value(text: str | None) -> Any:
-    """Return the value that a setting's text stands for; UNKNOWN if several are possible."""
+    """Convert a setting's text to a Python value; UNKNOWN if the text may have several meanings."""
     if text is None or text == "" or not {*text}.isdisjoint(",[{$"):
         return UNKNOWN
     if text.lower() in _WORDS:

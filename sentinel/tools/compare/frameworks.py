@@ -1,7 +1,7 @@
 """Compare functions of several frameworks that are bound to the same contract.
 
-This is ``diff`` for two functions instead of two revisions: both get the same scenarios, and their numbers must agree.
-If a function does not support a setting of a scenario, it is called with a setting that it supports.
+This is ``diff`` for two functions instead of two revisions: both are called with the same scenarios, and their numbers
+must agree. If a function does not support a setting of a scenario, it is called with a setting that it supports.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SHRINKING = 150
 
 _RELATIVE = {"mean_level": "group", "clip": None}
 
-#: Common names that stand for a contract with certain settings.
+#: Common name -> a contract and the settings that the name implies.
 NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("reward_normalisation", {**_RELATIVE, "std_level": "group", "leave_one_out": False}),
     "dr-grpo": ("reward_normalisation", {**_RELATIVE, "std_level": None, "leave_one_out": False}),
@@ -57,7 +57,7 @@ NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[str, Any]]:
-    """Return the contract and the settings that a name such as ``grpo`` stands for.
+    """Return the contract and the settings for a name such as ``grpo``.
 
     :raises SentinelError: if the name is neither a contract nor in :data:`NAMES`.
     """
@@ -73,7 +73,7 @@ def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[st
 
 
 def _read_as_group(where: Mapping[str, Any]) -> dict[str, Any]:
-    """Map settings of ``reward_normalisation`` to the settings with which ``group_advantage`` computes the same."""
+    """Convert settings of ``reward_normalisation`` to the settings of ``group_advantage`` with the same meaning."""
     if where.get("leave_one_out"):
         return {"estimator": "rloo"}
     return {"estimator": "grpo", "norm_by_std": where.get("std_level") == "group"}
@@ -98,9 +98,8 @@ def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
 
 
-#: Contracts that can be compared through another contract, because functions of the other contract compute the same
-#: values with certain settings. Maps the contract to the name of the other one, and to three functions: the first two
-#: convert settings and scenarios to the other contract, and the third converts its observations back.
+#: Contract -> an equivalent contract, whose functions compute the same values with certain settings, and functions that
+#: convert settings and scenarios to the equivalent contract, and observations back.
 _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_as_group, _read_as_rewards)}
 
 
@@ -108,9 +107,8 @@ class Function(LawSession):
     """A bound function of one framework. If it does not support a setting of a scenario, it is called with a setting
     that it supports.
 
-    :ivar convert: None if the function is bound to the compared contract. If it is bound to another contract: the
-        subject for the other contract, a function that converts scenarios to that contract, and a function that
-        converts its observations back.
+    :ivar convert: None if the function is bound to the compared contract. If it is bound to an equivalent contract: the
+        subject for that contract, and functions that convert scenarios to that contract and observations back.
     """
 
     def __init__(
@@ -136,7 +134,7 @@ class Function(LawSession):
         describe: Description = False,
         scenario_inputs: Sequence[str] | None = None,
     ) -> Replies:
-        """Call the function on the scenarios of ``subject``, with the function's own settings."""
+        """Call the function on the scenarios of ``subject``, with settings that the function supports."""
         scenarios, own = {name: in_own_settings(self.subject, inputs) for name, inputs in calls.items()}, self.subject
         if self.convert is None:
             taken = [name for name in own.scenario_inputs if name in subject.scenario_inputs]
@@ -152,7 +150,7 @@ class Function(LawSession):
 
 
 def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
-    """Return the scenario with the settings that the function has.
+    """Return a scenario in which unsupported settings are replaced by settings that the function supports.
 
     Fixed inputs and dialects get the binding's values. An input whose value the function does not accept gets the first
     value that the function accepts.
@@ -198,7 +196,7 @@ class TwoFunctions(Pair):
             return Trial(variants, inapplicable=str(error))
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Drop the violations of a trial if there are none in float64, because then they were rounding errors."""
+        """Repeat a trial with violations in float64. If there are none in float64, drop them as rounding errors."""
         trial = super()._closer(subject, law, trial)
         wide = widen(subject.contract, trial.variants) if trial.violations else None
         if wide is not None:
@@ -221,7 +219,7 @@ FUNCTIONS_AGREE = Law("functions_agree", "two functions of one contract return t
 
 
 def share_subject(one: Function, other: Function) -> Subject | str:
-    """Return a subject whose scenarios both functions accept, or the reason why there is none."""
+    """Return a subject whose scenarios both functions accept, or the reason why there is no such subject."""
     contract = one.subject.contract
     inputs = []
     for item in contract.inputs:
@@ -275,14 +273,13 @@ def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Co
 class Difference:
     """The smallest scenario on which two functions differ, measured again in fresh processes.
 
-    In each pair, the reference comes first.
+    In each pair, the value of the reference function comes first.
 
     :ivar inputs: the scenario.
     :ivar key: the observation key that differs.
-    :ivar settings: the settings that differ between the two calls, by name.
+    :ivar settings: name -> pair of values, for settings that differ between the two calls.
     :ivar answers: the two values of ``key``.
-    :ivar defined: the values of ``key`` by the contract's oracle, for the settings of each function; None if the oracle
-        has no value.
+    :ivar defined: the oracle's values of ``key`` for the settings of each function; None if the oracle has no value.
     """
 
     inputs: Inputs
@@ -295,7 +292,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparison of one function with the reference, the first target's function.
+    """The comparison of one function with the reference function.
 
     :ivar place: the file and line of the function's definition; empty if unknown.
     :ivar scenarios: the number of scenarios on which the two functions were compared.
@@ -316,10 +313,10 @@ class Compared:
 class Frameworks:
     """Compares functions of several targets, each at one ref.
 
-    :ivar targets: the names of the targets. The reference is a function of the first target that has a function of the
+    :ivar targets: the names of the targets. The reference is a function of the first target that has one for the
         contract.
-    :ivar refs: the ref of each target; the key None holds the ref of all targets without an entry. If both entries are
-        missing, a target is compared at its branch.
+    :ivar refs: target -> ref. The key None has the ref of all targets without an entry. Without both entries, a target
+        is compared at its branch.
     :ivar examples: the number of scenarios for each pair of functions.
     :ivar reference: the name of the function with which all others are compared.
     :ivar opened: the opened targets.
@@ -337,7 +334,7 @@ class Frameworks:
     opened: dict[str, OpenTarget] = field(default_factory=dict)
 
     def compare(self, name: str) -> Iterator[Compared]:
-        """Compare every function that is bound to a contract with the reference, the first target's function.
+        """Compare every function that is bound to a contract with the reference function.
 
         :param name: a contract, or one of :data:`NAMES`.
         :raises SentinelError: if nothing can be compared.
@@ -346,7 +343,7 @@ class Frameworks:
         contract = self.catalog.contracts[contract_name]
         if contract.oracle is None:
             raise SentinelError(
-                f"functions of the contract {contract_name} cannot be compared, because it has no oracle"
+                f"the functions of contract {contract_name} cannot be compared, because the contract has no oracle"
             )
         members: list[Function] = []
         unavailable: list[Compared] = []
@@ -454,7 +451,7 @@ def _describe(case: Case, violation: Violation, subject: Subject, one: Function,
 
 
 def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
-    """Bind the function to another contract. The settings of inputs that both contracts have are kept."""
+    """Bind the function to another contract. Only the settings of inputs that both contracts have are kept."""
     names = {item.name: item.default for item in contract.inputs}
     fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
     return replace(
@@ -467,9 +464,9 @@ def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> 
 
 
 def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
-    """Shorten each dotted path to its last parts: as few as distinguish it from all other paths.
+    """Return dotted path -> its last parts, as few as distinguish it from all other paths.
 
-    The path of a method keeps at least two parts, the class and the method.
+    At least two parts of a method's path are kept, the class and the method.
     """
     short = {}
     for path in paths:

@@ -1,4 +1,4 @@
-"""Compare each open pull request of a mirror with its base, and store the results."""
+"""Compare each open pull request in a mirror with its base, and store the results."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ ANSWERS: tuple[Answer, ...] = get_args(Answer)
 #: The time limit for one pull request in seconds. Boundaries without a result by then are not compared.
 _LONGEST = 600.0
 
-#: The maximum number of processes that are kept for the next pull requests. Each has imported a base revision, and the
-#: next pull requests may have the same base. A process uses about 500 MB, and shares most of it with the others.
+#: The maximum number of processes that are kept for the next pull requests. Each process has imported a base revision,
+#: which may be the base of the next pull requests too. It uses about 500 MB, most of it shared with other processes.
 _PLACES = 6
 
 _PROVEN = "No code that carries training signal differs between the two trees, so nothing was run."
@@ -55,7 +55,7 @@ _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
 _GRAVEST = ("worse", "better", "other", "beside")
 
-#: The maximum number of findings of one pull request that a page shows.
+#: The maximum number of findings of one pull request on a page.
 _LINES = 4
 
 _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
@@ -70,9 +70,9 @@ class Pull:
     :ivar answer: the most serious result. ``introduces``: only the head breaks a law or has a known bug, or a boundary
         can be called at the base but not at the head. ``redefines``: like ``introduces``, but the head deviates only
         from a contract's definition and breaks no other law. ``fixes``: only the base breaks a law or has a known bug.
-        ``changes``: numbers differ. ``nothing``: all that was examined is equal.
-    :ivar findings: a sentence for each boundary that differs, and the code that was not examined; or the reason why
-        there is no result.
+        ``changes``: numbers differ. ``nothing``: all examined results are equal. ``cannot be decided``: no conclusion.
+    :ivar findings: a sentence for each boundary that differs, and lines about code that was not examined; or the reason
+        why there is no result.
     :ivar compared: the number of compared boundaries.
     :ivar scenarios: the number of scenarios at all compared boundaries.
     :ivar text: the comparison as Markdown.
@@ -93,10 +93,10 @@ class Pull:
 
 
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
-    """Return the number and head commit of each open pull request, newest first.
+    """Return the number and head commit of each open pull request, with the newest first.
 
-    GitHub has ``refs/pull/N/merge`` only for open pull requests. If the mirror has no such ref at all, each head that
-    is not in the branch counts as open.
+    GitHub has ``refs/pull/N/merge`` only for open pull requests. If the mirror has no such refs, each pull request
+    whose head is not in the branch counts as open.
     """
     heads: dict[int, str] = {}
     merges: set[int] = set()
@@ -147,9 +147,9 @@ class Radar:
         self._modules.save()
 
     def sort_heads(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Sort pull requests: those with a stored result first, then by the date of their base, newest first.
+        """Sort pull requests: those with a stored result first, then by the date of their base, with the newest first.
 
-        Pull requests with the same base are thus compared one after the other, and can share its process.
+        Pull requests with the same base are then compared one after the other, and can share the base's process.
         """
 
         def place(head: tuple[int, str]) -> tuple[bool, str]:
@@ -173,10 +173,10 @@ class Radar:
             commit = commits.commit(self._mirror, head)
             try:
                 pull = self._decide(number, commit, time.monotonic())
-            except SentinelError as error:  # the machine may be the cause, so the next run tries again
+            except SentinelError as error:  # not stored, because this machine may be the cause
                 return Pull(number, head, commit.subject, "", "cannot be decided", (str(error),))
             self.answers[head] = pull
-            # This machine may be the cause of a timeout, so the next run tries again.
+            # A timeout is not stored, because this machine may be the cause.
             if pull.findings[-1:] != (_STOPPED,):
                 self._store.append(self._file, self._basis, asdict(pull))
         return pull
@@ -302,7 +302,7 @@ class Radar:
 
 
 def find_gravest(results: Sequence[BoundaryDiff]) -> Answer:
-    """Return the most serious result of the boundaries, as :attr:`Pull.answer`."""
+    """Return the most serious result of a comparison's boundaries; :attr:`Pull.answer` documents the results."""
     worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER) or item.lost]
     if worse:
         return "redefines" if all(item.redefines for item in worse) else "introduces"
@@ -331,8 +331,8 @@ def headline(pulls: Sequence[Pull], total: int) -> str:
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """Return data for a web page: the number of pull requests with each result, and the pull requests whose result is
-    not ``nothing``."""
+    """Return data for a web page: the number of pull requests with each result, and those with another result than
+    ``nothing``."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {

@@ -33,7 +33,7 @@ def bug_page(pages: Any, material: Material, bug: Bug) -> str:
 
 
 def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
-    """Return the template's values except for the observed ones: facts, links, commands and the recipe."""
+    """Return the template's values that were not observed: facts, links, commands and the recipe."""
     catalog = material.catalog
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
@@ -55,7 +55,7 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
 
 
 def _outcome(bug: Bug, tale: Story | None) -> dict[str, Any]:
-    """Return the observed values for the template, and a caption that names the two revisions."""
+    """Return the template's observed values, and a caption with the two revisions."""
     before, after = (tale.before, tale.after) if tale else (None, None)
     wrong = tale.wrong if tale else ()
     return {

@@ -1,6 +1,6 @@
-"""Build all files of the website. The same records give the same bytes.
+"""Build all files of the website. The same records lead to the same bytes.
 
-Files are written only to an empty folder, or to one that contains an earlier build of the site.
+Files are written only to an empty folder, or to a folder with an earlier build of the site.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sentinel.tools.site.lifetimes import lives
 from sentinel.tools.site.material import Material
 from sentinel.tools.site.matrix import counted_rows, ranked, tables
 
-#: The maximum size in bytes of the start page and of a bug's page. A larger page would load slowly. A test checks the
+#: The maximum size in bytes of the start page and of a bug's page, because larger pages load slowly. A test checks the
 #: shipped site.
 START_LIMIT, BUG_LIMIT = 500_000, 150_000
 
@@ -102,7 +102,7 @@ _OTHERWISE = "name another folder with --out"
 
 
 def check(folder: Path) -> None:
-    """Raise SentinelError if the folder contains anything other than an earlier build of the site."""
+    """Raise SentinelError if the folder has files but is not an earlier build of the site, or is not a folder."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise SentinelError(f"{folder} is not a folder; {_OTHERWISE}")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from sentinel.reports.evidence import bare, is_tensor
 from sentinel.values.closeness import mismatch
 
-#: Larger tables are truncated on the page; the evidence has all values.
+#: Maximum size of a table. Larger tables are truncated on the page; the evidence has all values.
 MOST_ROWS, MOST_COLUMNS = 12, 16
-#: Values that are not shown as tables are truncated after this many characters.
+#: Maximum number of characters of a value that is not displayed as a table. Longer text is truncated.
 _LONGEST = 600
 
 #: The mark of a cell. ``leak``: a masked value that affects the result. ``varies``: a value that differs between
@@ -47,9 +47,9 @@ class Grid:
     """One value as an HTML table.
 
     :ivar kind: the dtype and shape of a tensor; empty for other values.
-    :ivar lines: the rows of the table; empty if the value cannot be shown as a table.
-    :ivar plain: the value as text if it has no table.
-    :ivar upright: whether a one-dimensional value is shown as a column, so that each number is a row.
+    :ivar lines: the rows of the table; empty if the value cannot be displayed as a table.
+    :ivar plain: the value as text if there is no table.
+    :ivar upright: whether a one-dimensional value is displayed as a column, so that each number is a row.
     :ivar left: how many rows and columns are left out, as text.
     :ivar note: the meaning of the value.
     """
@@ -75,11 +75,11 @@ def grid(
 ) -> Grid:
     """Convert a value of an evidence document to a table.
 
-    :param mask: the rows of the mask. It marks cells if it has the value's shape, and rejected rows if it has as many
-        rows as the value; otherwise it is ignored.
-    :param upright: show a one-dimensional value as a column.
-    :param marks: marks of cells, by (row, column) of the value before ``upright`` is applied.
-    :param other: the value that is shown next to this one. Numbers that differ get enough digits to look different.
+    :param mask: the rows of the mask. If it has the value's shape, masked cells are marked; if it has as many rows as
+        the value, rejected rows are marked; otherwise it is ignored.
+    :param upright: display a one-dimensional value as a column.
+    :param marks: (row, column) of the value, before ``upright`` is applied -> mark.
+    :param other: the value that is displayed next to this one. Numbers that differ get enough digits to look different.
     """
     rows = rows_of(value)
     full = _look_alike(value, other)
@@ -147,7 +147,7 @@ _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
 def _look_alike(value: Any, other: Any) -> bool:
-    """Return True if the two values have different numbers that would look the same when rounded."""
+    """Return True if the two values have different numbers that look the same when rounded."""
     pairs = zip(_leaves(bare(value)), _leaves(bare(other)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 
@@ -168,7 +168,7 @@ def number(item: Any, full: bool = False) -> str:
 
 
 def written(value: Any, full: bool = False) -> str:
-    """Format a value that is not shown as a table, in the notation of recipes. A long text is truncated."""
+    """Format a value that is not displayed as a table, in the notation of recipes. Long text is truncated."""
     if is_tensor(value) and not value["shape"]:
         return number(value["tensor"], full)
     if not isinstance(value, (list, Mapping)):
@@ -200,9 +200,9 @@ def close(one: Any, other: Any) -> bool:
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
-    """Return the positions at which two values differ: all if their shapes differ.
+    """Return the positions at which two values differ; all positions if their shapes differ.
 
-    Differences within the default tolerance are returned only if no other element differs.
+    Differences within the default tolerance are included only if there are no larger ones.
     """
     rows, others = rows_of(bare(value)), rows_of(bare(right))
     if rows is None:

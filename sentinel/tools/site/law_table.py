@@ -1,4 +1,4 @@
-"""Build tables with a row for each boundary and a column for each law. Their cells show known bugs and findings."""
+"""Build tables with a row for each boundary and a column for each law. The cells contain known bugs and findings."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _law_table(material: Material, name: str) -> dict[str, Any]:
 def _state(
     law: str, searched: bool, bugs: list[Bug], finding: Bug | None, dialects: tuple[Dialect, ...], branch: str
 ) -> str:
-    """Return the state of a cell: ``bug`` (present today), ``dialect``, ``mended`` (no known bug is present today),
-    ``checked`` (no known bug) or ``none`` (not checked)."""
+    """Return the state of a cell: ``bug`` (present today), ``dialect``, ``mended`` (known bugs, but none is
+    present today), ``checked`` (no known bug) or ``none`` (not checked)."""
     there = any((evidence := bug.at(branch)) is not None and evidence.verdict == "reproduced" for bug in bugs)
     broken = finding is not None and any(evidence.verdict == "reproduced" for evidence in finding.evidence)
     return (

@@ -1,4 +1,4 @@
-"""Compute one row per framework: its open bugs by part of the training signal, and how these change over time."""
+"""Compute one row per framework: its open bugs by part of the training signal, and their number over time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _OF_SIGNAL = {"advantage": "advantages", "reward": "advantages", "data": "data",
 class Place:
     """A framework in the table.
 
-    :ivar cells: for each of :data:`PARTS`, the open bugs of that part by severity; one entry for each root cause.
+    :ivar cells: part (one of :data:`PARTS`) -> severity -> open bugs, with one row for each root cause.
     :ivar fixed_after: the median number of days from the introduction of a bug to its fix, in the recorded histories;
         None if no bug was fixed.
-    :ivar fixed: the number of fixes of which ``fixed_after`` is the median.
-    :ivar bound: of the functions that carry training signal, the number that is bound to a contract, and the number of
-        all; None if unknown.
-    :ivar over_time: maps versions to the number of known bugs in that version. The versions are the oldest and the
-        newest release with a conclusive verdict, then main.
+    :ivar fixed: the number of fixes from which ``fixed_after`` is computed.
+    :ivar bound: how many functions that carry training signal are bound to a contract, and how many there are; None if
+        unknown.
+    :ivar over_time: version -> number of known bugs in it. The versions are the oldest and the newest release with a
+        conclusive verdict, then main.
     """
 
     target: str
@@ -43,7 +43,7 @@ class Place:
 
 
 def leaderboard(material: Material) -> Iterator[Place]:
-    """Yield the frameworks, sorted by name."""
+    """Yield the row of each framework, sorted by the framework's name."""
     for table in tables(material):
         lives = [life for row in table.rows if (life := life_of(row.bug)) is not None]
         days = [span["days"] for life in lives for span in life["spans"] if span["over"] and span["days"] is not None]
@@ -59,7 +59,7 @@ def leaderboard(material: Material) -> Iterator[Place]:
 
 
 def part(row: Row) -> str:
-    """Return the part of the training signal (one of :data:`PARTS`) that a bug changes, judging from its recipe's
+    """Return the part of the training signal (one of :data:`PARTS`) that a bug changes, derived from its recipe's
     signal, contract and laws."""
     if row.bug.contract.startswith("rollout") or row.signal in ("log_prob", "setup"):
         return "rollout"

@@ -1,4 +1,4 @@
-"""Compute from recorded histories when and in which releases each bug was present."""
+"""Compute the dates and releases in which each bug was present, from recorded histories."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Record = Mapping[str, Any]
 
 
 def lives(material: Material) -> Iterator[dict[str, Any]]:
-    """Yield for each target the lifetimes of its bugs, earliest first, and its bugs without a history.
+    """Yield for each target the lifetimes of its bugs, with the earliest first, and its bugs without a history.
 
-    ``drawn`` lists the lifetimes that can be drawn on a time axis. Histories of PyPI releases have no dates.
+    ``drawn`` has the lifetimes that can be drawn on a time axis; histories of PyPI releases have no dates.
     """
     for target in material.targets:
         bugs = material.bugs_of(target)
@@ -31,7 +31,7 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
-    """Return when a bug was present, from its histories; None if the bug has no history.
+    """Return the periods and releases in which a bug was present; None if the bug has no history.
 
     ``releases`` are the repository's tags if the history has verdicts for them, otherwise the PyPI releases.
     """
@@ -73,7 +73,7 @@ def _span(lifetime: Record) -> dict[str, Any]:
 
 
 def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
-    """Yield the periods in which the code existed and its verdict was not ``reproduced``, with the verdict."""
+    """Yield the periods in which the code existed without a verdict ``reproduced``, each with its state."""
     for run in runs:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):

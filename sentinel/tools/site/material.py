@@ -25,8 +25,8 @@ Document = Mapping[str, Any]
 class Evidence:
     """One evidence document.
 
-    :ivar place: the document's file, relative to the report folder and to ``evidence/`` in the site.
-    :ivar key: the file's stem, which names the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
+    :ivar place: the path of the document's file, relative to the report folder and to ``evidence/`` in the site.
+    :ivar key: the file's stem, derived from the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
     :ivar text: the document as JSON.
     """
 
@@ -58,7 +58,7 @@ class Evidence:
 
 
 def moves(ref: str) -> bool:
-    """Return True if the ref may denote other code later, as a branch, working tree or environment does."""
+    """Return True if the code at the ref may change: for a branch, a working tree and an environment."""
     kind, colon, name = ref.partition(":")
     return not colon or not Ref("pypi" if kind == "pypi" else "git", name).immutable
 
@@ -78,7 +78,7 @@ class Bug:
     :ivar evidence: the evidence at the recipe's pins, in their order, followed by the evidence at other refs.
     :ivar histories: the bug's recorded histories, see :mod:`sentinel.records.history`.
     :ivar law: the law that a finding breaks; empty for a bug.
-    :ivar where: the name of the folder with a finding's evidence, which identifies the binding; empty for a bug.
+    :ivar where: the name of the evidence folder of a finding, which identifies the binding; empty for a bug.
     """
 
     target: str
@@ -102,7 +102,7 @@ class Bug:
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """Return the recipe as a document; if it no longer exists, its copy in the last evidence."""
+        """Return the recipe as a document, or its copy in the last evidence if the recipe no longer exists."""
         if self.recipe is not None:
             return self.recipe.document
         document: Mapping[str, Any] = self.evidence[-1].document["recipe"]["document"]
@@ -133,7 +133,7 @@ class Bug:
         return value
 
     def note(self, ref: str) -> str:
-        """Return the recipe's note about a pin."""
+        """Return the recipe's note about the pin at a ref; empty if there is none."""
         return next((pin.note for pin in (self.recipe.pins if self.recipe else ()) if str(pin.ref) == ref), "")
 
     def at(self, ref: str) -> Evidence | None:
@@ -144,10 +144,10 @@ class Bug:
 class Material:
     """The data from which a site is built.
 
-    :ivar bugs: the bugs of all targets for which there is evidence, sorted. A single bug may have no evidence.
+    :ivar bugs: the known bugs of all targets with evidence, sorted. A bug itself may have no evidence.
     :ivar laws: the findings of searches.
-    :ivar exports: maps each bug for which ``sentinel contribute`` wrote a folder to the text of its runner; the text is
-        empty if there is no runner.
+    :ivar exports: bug for which ``sentinel contribute`` wrote a folder -> the text of its runner, or empty if there is
+        none.
     :ivar notes: a line for each history that could not be read.
     :ivar changes: the results of ``sentinel diff --save`` and ``sentinel pulls --save``.
     :ivar coverage: the result of ``sentinel coverage --save``.
@@ -227,7 +227,7 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
 
 
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
-    """Load the histories. Return them, and a note about each file that cannot be read."""
+    """Return (target, bug id) -> histories, and a note about each file that cannot be read."""
     histories: dict[tuple[str, str], list[Document]] = {}
     notes: list[str] = []
     for document in history.load_all(folder, on_error=notes.append):
@@ -236,7 +236,7 @@ def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], lis
 
 
 def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
-    """Map each bug for which ``sentinel contribute`` wrote a folder to the text of its runner, which may be empty."""
+    """Return bug id -> text of the runner, for bugs with a folder of ``sentinel contribute``. The text may be empty."""
     runners: dict[str, str] = {}
     if folder is None:
         return runners

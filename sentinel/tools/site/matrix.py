@@ -26,7 +26,7 @@ _PREFIX = re.compile(r"^(?:.*-)?v(?=\d)")
 class Row:
     """One bug of the table.
 
-    :ivar chips: pairs of a label and evidence: ``buggy`` (with the bug), ``fix`` (without it), ``latest`` (at main).
+    :ivar chips: (label, evidence) pairs, with the labels of :func:`sentinel.tools.site.story.chips`.
     :ivar now: the verdict at upstream's main; empty if there is none.
     :ivar versions: one letter for each version of the table: ``x`` (present), ``-`` (absent) or ``?`` (unknown).
     """
@@ -68,7 +68,7 @@ class Row:
 class Table:
     """The table of one target.
 
-    :ivar versions: upstream's main, then the releases, newest first.
+    :ivar versions: upstream's main, then the releases, with the newest first.
     :ivar commit: the short hash of the commit of main at which the recipes were run.
     """
 
@@ -84,12 +84,12 @@ class Table:
 
     @property
     def counted(self) -> str:
-        """Return the number of the table's bugs, and in brackets the number of recipes."""
+        """Return the number of the table's bugs as text, with the number of recipes in brackets."""
         return counted_rows(self.rows)
 
 
 def counted_rows(rows: Sequence[Row]) -> str:
-    """Return the number of bugs in rows, as :func:`~sentinel.recipes.grades.count_bugs` writes it."""
+    """Return the number of bugs in rows, as text of :func:`~sentinel.recipes.grades.count_bugs`."""
     return count_bugs({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
 
 
@@ -122,8 +122,8 @@ def _table(material: Material, target: str) -> Table:
 
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
-    """Yield (version, letter) for each version with a verdict; later entries replace earlier ones."""
-    # histories of git come first, so the verdict in a PyPI release replaces the verdict at its tag
+    """Yield (version, letter) for each version with a verdict; a later letter replaces earlier ones."""
+    # Histories of git come first, so that the verdict in a PyPI release replaces the verdict at its tag.
     for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):
         for release in record["releases"]:
             letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")

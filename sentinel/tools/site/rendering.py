@@ -17,7 +17,8 @@ from sentinel.records.timelines import span
 from sentinel.reports.escaping import visible
 from sentinel.tools.site.material import Evidence, brief, moves
 
-#: A page may load only files of the site itself: no inline script or style, no form, no frame, no network.
+#: Content security policy: a page may load only files of the site. Inline scripts and styles, forms, frames and other
+#: hosts are blocked.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
 
 #: The sign of each verdict, which is shown in addition to its colour. Pages list verdicts in this order.
@@ -31,7 +32,7 @@ _MEANING = {
     "unavailable": "the code could not be run; for example, this commit does not have the function",
 }
 
-#: What triggers a bug, for each of :data:`sentinel.recipes.grades.REALISMS`.
+#: Realism of a bug (:data:`sentinel.recipes.grades.REALISMS`) -> what triggers the bug.
 TRIGGERS = {
     "default": "default settings or a shipped example",
     "configuration": "settings that a user must choose",
@@ -39,7 +40,7 @@ TRIGGERS = {
     "unreachable": "nothing in the framework (hardening)",
 }
 
-#: :data:`TRIGGERS` in the short form of the list of bugs.
+#: Short forms of :data:`TRIGGERS` for the list of bugs.
 _SHORT_TRIGGERS = {
     "default": "default settings",
     "configuration": "non-default settings",
@@ -60,7 +61,7 @@ _COVERAGE_SIGNS = {
     "dialect": {"sign": "d", "word": "intended difference"},
 }
 
-#: What the site writes for each state of a function in the recorded coverage.
+#: State of a function in the recorded coverage -> the word on the page.
 _COVERAGE_WORDS = {"bound": "checked", "not bound": "not checked", "no signal": "excluded"}
 
 _NAVIGATION = (
@@ -142,12 +143,12 @@ def https(url: Any) -> str:
 
 
 def day(date_text: str) -> int:
-    """Return the ordinal number of a day, which is its position on the time axis."""
+    """Convert an ISO date to its ordinal number, which is its position on the time axis."""
     return date.fromisoformat(date_text[:10]).toordinal()
 
 
 def revision(evidence: Evidence) -> str:
-    """Return the revision of some evidence as a short text; for a branch, the commit that was measured."""
+    """Return the revision of evidence as short text; for a branch, the commit that was measured."""
     commit = str((evidence.document["checkout"] or {}).get("commit") or "")
     return commit[:7] if moves(evidence.ref) and commit else brief(evidence.ref)
 
@@ -166,7 +167,7 @@ def dotted(path: Any) -> Any:
 
 
 def brief_link(url: Any) -> str:
-    """Return a text for a link: the last part of the URL's path, and the fragment, such as a line number."""
+    """Return the text for a link: the last part of the URL's path, and the fragment, such as a line number."""
     text = str(url or "")
     parts = urlsplit(text) if https(text) else None
     if parts is None:

@@ -1,4 +1,4 @@
-"""Prepare a bug's page: the scenario's tensors with masked values, and the results with and without the bug."""
+"""Compute the content of a bug's page: the scenario's tensors with masked values, and the results."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _ABOUT_MASKS = (
 
 Inputs = Mapping[str, Any]
 
-#: (variant, input) -> which of the input's values are masked and change the result anyway
+#: (variant, input) -> marks of the input's values that are masked, but may change the result.
 Leaks = Mapping[tuple[str, str], Marks]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant of a scenario, as the page shows it.
+    """A variant of a scenario on a page.
 
     The first variant has all inputs. Every further variant has only the inputs that differ from the first.
 
-    :ivar grids: the inputs that are shown as tables.
+    :ivar grids: the inputs that are displayed as tables.
     :ivar settings: the names and values of the other inputs.
     """
 
@@ -62,7 +62,7 @@ class Outcome:
     """One observed value.
 
     :ivar before: the value observed with the bug; None if there is none.
-    :ivar after: the value observed without the bug, or else the expected right value; None if there is none.
+    :ivar after: the value observed without the bug, or otherwise the expected right value; None if there is none.
     :ivar same: whether the value is right even with the bug.
     """
 
@@ -78,7 +78,7 @@ class Story:
     """The content of a bug's page.
 
     :ivar before: the evidence with the bug.
-    :ivar after: the evidence without the bug. If it is None, the right values are not observed, only expected.
+    :ivar after: the evidence without the bug. If it is None, the right values are only expected, not observed.
     :ivar scenario: the first variant.
     :ivar variants: the other variants.
     :ivar defaults: the names and values of inputs that the recipe omits.
@@ -115,19 +115,19 @@ class Story:
 
 
 def sides(bug: Bug) -> tuple[Evidence | None, Evidence | None]:
-    """Return the first evidence with the bug and the first without it, in the order of the pins."""
+    """Return the first evidence with the bug, and the first evidence without the bug, in the order of the pins."""
     before = next((evidence for evidence in bug.evidence if evidence.verdict == "reproduced"), None)
     return before, next((evidence for evidence in bug.evidence if evidence.verdict == "fixed"), None)
 
 
-#: Words in the note of a pin that does not have the bug because its revision is older than the bug.
+#: Words in the note of a pin whose revision is older than the bug, and therefore does not have it.
 _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
 def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
     """Return (label, evidence) for all evidence of a bug. Evidence with a label comes first.
 
-    The labels are ``latest`` (at main), ``buggy`` (with the bug) and ``fix`` (without it); all other evidence has an
+    The labels are ``latest`` (at main), ``buggy`` (with the bug) and ``fix`` (without the bug). Other evidence has an
     empty label.
     """
     base = sides(bug)[0]
@@ -167,7 +167,7 @@ def story(bug: Bug, catalog: Catalog) -> Story | None:
 
 
 def inputs_of(bug: Bug, document: Document, contract: Contract | None) -> dict[str, Inputs]:
-    """Return a scenario's variants in the recipe's order, with inputs in the contract's order."""
+    """Return a scenario's variants in the recipe's order, each with its inputs in the contract's order."""
     recorded: Mapping[str, Inputs] = document["scenario"]["variants"]
     variants = list(bug.recipe.variants if bug.recipe else bug.document.get("variants") or ())
     order = [item.name for item in contract.inputs] if contract else []
@@ -211,7 +211,7 @@ def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
 
 
 def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[tuple[int, int]]:
-    """Return the positions at which an input differs from the first variant's."""
+    """Return the positions at which an input differs between a variant and the first variant."""
     first = next(iter(inputs))
     if variant == first or key not in inputs[first]:
         return frozenset()
@@ -240,14 +240,14 @@ def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_mask
                 for j, item in enumerate(row):
                     if not behind[i][j] and as_number(item) not in (None, 0.0):
                         leaks[variant, key, i, j] = item
-    telling = [place for place, item in leaks.items() if _tells(place, item, inputs)]
+    telling = [place for place, item in leaks.items() if _is_suspicious(place, item, inputs)]
     marks: dict[tuple[str, str], dict[tuple[int, int], Mark]] = {}
     for variant, key, i, j in telling or leaks:
         marks.setdefault((variant, key), {})[i, j] = "leak"
     return marks
 
 
-def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
+def _is_suspicious(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
     """Return True if a value is not finite, or if another variant has a different value at the same position."""
     _, key, i, j = place
     if isinstance(item, str) and item in TAGGED:
@@ -272,12 +272,12 @@ def _outcomes(
     there = {item["key"]: item for item in after.document["comparison"]} if after else {}
     for item in document["comparison"]:
         key = item["key"]
-        variant, name = _addressed(key, inputs)
+        variant, name = _split_address(key, inputs)
         declared = next((o for o in contract.observes if o.key == name), None) if contract else None
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
         has_right = key in there or right is not None
-        # A value may be right although a law is broken; then it is not shown as wrong.
+        # A value may be right although a law is broken. It is then not marked as wrong.
         same = before is None or item["matches_fixed"] is True or (has_right and bare(observed) == bare(right))
         mask = mask_of(contract, inputs[variant]) if variant in inputs else None
         drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}
@@ -292,7 +292,7 @@ def _outcomes(
         )
 
 
-def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
+def _split_address(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
     """Split the address of an expected value into its first variant, whose mask applies, and the observation key."""
     try:
         address = parse_address(key, list(inputs))

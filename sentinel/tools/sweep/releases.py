@@ -26,9 +26,9 @@ from sentinel.targets.refs import Ref
 
 
 def versions(target: Target) -> list[str]:
-    """Return the target's releases in the package index, oldest first.
+    """Return the target's releases in the package index, with the oldest first.
 
-    pip lists them, so the user's pip settings apply, such as another index.
+    They are listed with pip, so that the user's pip settings apply, such as another index.
 
     :raises Unavailable: if the target has no releases, or the index is unreachable.
     """

@@ -156,7 +156,7 @@ def test_a_setting_without_a_parameter_is_a_guess_and_a_question():
 def test_the_attributes_of_a_method_are_listed():
     found = proposed("MyTrainer.dpo_loss")
     assert found.objects == {"self": {"args.beta": 'inputs["beta"]', "smoothing": "None"}}  # log is a method
-    assert "which values does the object have in a real run: smoothing?" in found.questions
+    assert "which values do these members of the object have in a real run: smoothing?" in found.questions
 
 
 def test_a_near_miss_names_the_missing_parameter():

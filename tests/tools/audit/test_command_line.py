@@ -130,7 +130,7 @@ def test_parts_of_a_value_and_missing_files_are_named(tmp_path):
     assert launch.settings == (("data", "${?}"), ("x", "${?}"))
     missing, unknown, *_ = sorted(launch.unread, key=len, reverse=True)
     assert missing == (
-        "the script sources files that do not exist, so variables that it sets before are not known: "
+        "the script sources files that do not exist, so variables that it sets earlier are not known: "
         f"…/models/8B.sh ({script}:2)"
     )
     assert unknown == "not known: settings that only a shell can compute: data=…/a.parquet, x"

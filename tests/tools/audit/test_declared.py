@@ -65,7 +65,7 @@ def test_options_of_another_package_are_added(copy, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (ENTRY.format(name="a", kind="xml", file="x"), "kind is classes, parser or tree"),
+        (ENTRY.format(name="a", kind="xml", file="x"), "kind must be classes, parser or tree"),
         (ENTRY.format(name="a", kind="classes", file="tiny/config.py"), "missing key 'class'"),
         ("[[options]]\nkind = 'tree'\n", "missing file, name"),
         ("[[options", "options.toml:1:1: not TOML: "),

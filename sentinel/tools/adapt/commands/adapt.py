@@ -50,10 +50,10 @@ _EXAMPLE = """\
   sentinel adapt ms-swift                             the latest release on PyPI
   sentinel adapt ~/src/mylab --check mylab_adapter.py    try the laws on an edited adapter
 
-Each function that carries training signal and whose parameters fit a contract becomes a binding. The project's code is
-imported in the contained worker, and the laws are tried on each binding. The result is a proposal: every question in
-the file is for a person, and a broken law can be an error of the binding.
-exit status: 0; 2 if nothing fits or no binding can be called
+A function becomes a binding if it carries training signal and its parameters fit a contract. The project's code is
+imported in the contained worker, and the laws are tried on each binding. The result is a proposal: a person has to
+answer the questions in the file, and a broken law may be an error of the binding.
+exit status: 0; 2 if no function fits a contract or no binding can be called
 """
 
 
@@ -88,7 +88,9 @@ def _adapt(arguments: argparse.Namespace) -> int:
     called = [path for path, (_, result) in found.items() if not result.failed or result.packages]
     for path in [path for path in found if called and path not in called]:
         proposal, result = found.pop(path)
-        missed.append(NearMiss(proposal.signature, proposal.contract, f"it cannot be called: {result.failed}"))
+        missed.append(
+            NearMiss(proposal.signature, proposal.contract, f"the function cannot be called: {result.failed}")
+        )
     results = {path: result for path, (_, result) in found.items()}
     proposals = [_with_result(proposal, result) for proposal, result in found.values()]
     file.write_text(adapter_text(project.target, proposals, missed, catalog.contracts, file.name), encoding="utf-8")
@@ -111,7 +113,7 @@ def _best(
 ) -> tuple[dict[str, tuple[Proposal, Result]], Project]:
     """Try each function's proposals until the oracle agrees with one.
 
-    Return the best proposal for each function with its result, and the project with further packages to preload.
+    Return path -> (best proposal, its result), and the project with further packages to preload.
     """
     waiting = {each[0].path: list(each) for each in several}
     found: dict[str, tuple[Proposal, Result]] = {}
@@ -141,16 +143,14 @@ def _best(
 
 
 def needs_preload(reason: str) -> list[str]:
-    """Return the packages that a probe's reason says must be in the target's ``preload``."""
+    """Return the packages that must be added to the target's ``preload`` according to the reason of a failed probe."""
     named = re.search(r"which is a stub module here: name ([\w, ]+) in the target's `preload`", reason)
     return named[1].split(", ") if named else []
 
 
 def _rank(result: Result) -> tuple[bool, bool, int]:
-    """Return a sort key; better results have larger keys.
-
-    A result is better if the function can be called; then, if the oracle agrees with it; then, if more laws hold and
-    fewer are broken.
+    """Return a sort key that is larger for better results: whether the function can be called, whether the oracle
+    agrees with it, and the number of laws that hold minus those that are broken.
     """
     agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
     return not result.failed, agrees, len(result.held) - len(result.broken)
@@ -161,7 +161,7 @@ def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
         raise SentinelError(f"no such file: {arguments.check}")
     target = next(iter(catalog_with(catalog, arguments.check).adapters.values())).target
     if not target.bindings:
-        raise NothingExamined(f"{arguments.check} binds no function")
+        raise NothingExamined(f"the adapter {arguments.check} has no bindings")
     project = open_project(arguments.source, [root.path for root in target.roots], notify)
     project = replace(project, target=target, checkout=open_checkout(target, project.ref, progress=notify))
     definitions, sources = _sources(project)
@@ -215,8 +215,8 @@ def _proposals(
     if not proposals:
         near = f"; nearest: {missed[0].signature.path} ({missed[0].contract}): {missed[0].reason}" if missed else ""
         raise NothingExamined(
-            f"{project.target.name} has {counted(signal, 'function')} that seem to carry training signal, but "
-            f"none has parameters that fit a contract{near}; `sentinel list contracts` lists what can be bound by hand"
+            f"{project.target.name} has {counted(signal, 'function')} that seem to carry training signal, but the "
+            f"parameters of none fit a contract{near}; to bind one by hand, see `sentinel list contracts`"
         )
     if project.mirror is not None and project.head:
         notify("reading the history of these functions")
@@ -253,7 +253,7 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
     questions = list(proposal.questions)
     for name, value in result.settings.items():
         questions = [each for each in questions if f"no parameter for {name};" not in each]
-        questions.append(f"the oracle agrees if {name} is {value!r}, but no parameter sets it. Is that right?")
+        questions.append(f"the oracle agrees if {name} is {value!r}, but no parameter sets {name}. Is that right?")
     if result.dialects:
         several = ", ".join(f"{name}={value!r}" for name, value in result.dialects.items())
         dialects = ", ".join(f'Dialect("{name}", {value!r}, reason, link)' for name, value in result.dialects.items())
@@ -262,15 +262,17 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
         difference = result.broken["the_oracle_agrees"]
         questions.append(f"the oracle disagrees ({difference}). Is that a bug, or another definition?")
     questions += (
-        [] if result.failed else [f"it raises in some scenarios: {why}. Is that a bug?" for why in result.raised]
+        []
+        if result.failed
+        else [f"the function raises in some scenarios: {why}. Is that a bug?" for why in result.raised]
     )
     if result.failed:
-        questions.append(f"it cannot be called: {result.failed}")
+        questions.append(f"the function cannot be called: {result.failed}")
     return replace(proposal, fixed={**proposal.fixed, **result.settings}, questions=tuple(questions))
 
 
 def _least_version(requirement: str) -> str:
-    """Return the first version that a requirement mentions. The package's stub module reports it as its version."""
+    """Return the first version in a requirement, which its stub module reports; ``0.0.0`` if there is none."""
     match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
     return match.group() if match else "0.0.0"
 
@@ -320,7 +322,7 @@ def _finish(
         echo_json({"adapter": str(file) if file else None, "proposals": list(rows), "near": near, "packages": lists})
     else:
         echo_table(("function", "contract", "laws", "questions"), [_cells(row) for row in rows])
-        for row in rows if file is None else ():  # a new adapter has these reasons in its questions
+        for row in rows if file is None else ():  # a new adapter contains these reasons as questions
             for law, reason in {**row["broken"], **({} if row["failed"] else row["not_judged"])}.items():
                 word = "breaks" if law in row["broken"] else "is not judged by"
                 echo(f"{row['function']} {word} {law}: {reason}")

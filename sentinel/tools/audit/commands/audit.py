@@ -81,9 +81,9 @@ The settings that trigger each known bug are compared with yours; a setting that
 copy's default. If your settings may trigger the bug, its scenario is run on the copy's own code.
 "hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
 Bugs that no code of the framework can trigger are not listed. GitHub code scanning shows the file of --sarif.
-exit status: 0 no bug is present (or no setting triggers one), 1 at least one is (or is triggered); 2, also if a bug is
-triggered: nothing was examined, a bug depends on a setting that could not be read, the version rejects a setting or
-a value, or the tree of --repo changes signal code
+exit status: 0 if your settings trigger no bug (without settings: if the copy has none), 1 if they trigger at least one;
+2 in any case if nothing was examined, if a bug depends on a setting that could not be read, if the version rejects a
+setting or a value, or if the tree of --repo changes signal code
 """
 
 
@@ -110,7 +110,7 @@ def declare(commands: Commands) -> None:
 
 def _audit(arguments: argparse.Namespace) -> int:
     if sum(map(bool, (arguments.repo, arguments.python, arguments.ref))) > 1:
-        raise SentinelError("--repo is a working tree, --python an environment, --ref a revision; give one of them")
+        raise SentinelError("--repo, --python and --ref each name the copy to audit; give only one of them")
     catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     if arguments.repo and not arguments.repo.is_dir():
@@ -124,7 +124,7 @@ def _audit(arguments: argparse.Namespace) -> int:
             return _open(arguments, target, opener(settings, notify))
 
     def find_program(name: str) -> Path | None:
-        """Return the file of a Python program or module that the audited copy contains; None for a module of the
+        """Return the Python file of a launch command's program or module; None if it is not found, or belongs to the
         framework's packages."""
         checkout, _ = opened()
         top = checkout.source if arguments.repo and checkout.source else checkout.path
@@ -182,8 +182,9 @@ class Result:
 
     :ivar copy: the name of the audited copy.
     :ivar recipes: all recipes of the target.
-    :ivar reaches: for each recipe, whether the settings trigger the bug; empty if there are no settings.
-    :ivar first: lines about what makes the audit fail: rejected settings, and signal code that the copy changes.
+    :ivar reaches: bug id -> whether the settings trigger the bug; empty if there are no settings.
+    :ivar first: lines about problems that lead to exit status 2: rejected settings, and signal code that the copy
+        changes.
     :ivar unread: lines about what was not read or not examined.
     """
 
@@ -197,7 +198,7 @@ class Result:
 
     @cached_property
     def present(self) -> list[Bug]:
-        """The bugs in the copy, the most severe first."""
+        """The bugs in the copy, with the most severe ones first."""
         there = [item for item in self.decisions if item.verdict.name == "reproduced"]
         bugs = [Bug(item, self.reaches.get(item.recipe.bug_id)) for item in there]
         return sorted(bugs, key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
@@ -214,12 +215,12 @@ class Result:
 
     @cached_property
     def absent(self) -> set[str]:
-        """The bugs whose code this version does not have."""
+        """The ids of bugs whose code this version does not have."""
         return {item.recipe.bug_id for item in self.decisions if _is_absent(item.verdict)}
 
 
 def _status(result: Result) -> int:
-    """Return the exit status. Print the bugs that depend on a setting that was not read."""
+    """Return the exit status. Print the bugs that depend on settings that were not read."""
     bugs = result.bugs
     if open_bugs := [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]:
         settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
@@ -233,7 +234,7 @@ def _status(result: Result) -> int:
 
 
 def _not_used(run: Run, launch: Launch, reaches: Iterable[Reach]) -> list[str]:
-    """Return a line that names the trainers with known bugs that the run does not use, if there are any."""
+    """Return a line that lists trainers which have known bugs but are not used by the run; empty if there are none."""
     unused = sorted({each.unused for each in reaches if each.unused})
     used_by = "used by this script"
     if launch.program is None and run.training is not None:
@@ -242,7 +243,7 @@ def _not_used(run: Run, launch: Launch, reaches: Iterable[Reach]) -> list[str]:
 
 
 def _references(run: Run, launch: Launch) -> list[str]:
-    """Return a line that names the run's reward functions, environments and data, if there are any."""
+    """Return a line that lists the run's reward functions, environments and data; empty if there are none."""
     training = run.training
     named = (
         []
@@ -258,8 +259,8 @@ def _references(run: Run, launch: Launch) -> list[str]:
 
 
 def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
-    """Yield the paths where a launch script's module may be: in the current folder, in the script's folder or one above
-    it, or in the copy of the framework.
+    """Yield the paths that a launch script's module may have: in the current folder, in the script's folder or a folder
+    above it, or in the copy of the framework.
     """
     path = f"{name.replace('.', '/')}.py"
     above = script.absolute().parents if script else ()
@@ -292,19 +293,20 @@ _DECIDED = ("reproduced", "fixed", "changed")
 #: Causes of ``unavailable`` that depend only on the release, and causes that also depend on the installed packages.
 _LASTING, _OF_PACKAGES = ("drift", "not-in-this-version"), ("adapter", "import", "raised")
 
-#: The reason of a verdict if the source lacks the recipe's code, and has no definition of this name elsewhere. A
-#: missing parameter, such as ``f(x)``, does not match, because it may only have been renamed.
+#: Matches the reason of a verdict if no file of the checkout defines the recipe's function. A missing parameter, such
+#: as ``f(x)``, does not match, because it may only have been renamed.
 _GONE = re.compile(r"not in this version: the checkout has no [\w.]+( \(|;|$)")
 
 
 def _is_absent(verdict: Verdict) -> bool:
-    """Return True if a version does not have the code that has the bug."""
+    """Return True if the verdict is that the version does not have the buggy code."""
     gone = verdict.kind == "drift" and _GONE.match(verdict.reason)
     return verdict.name not in _DECIDED and (verdict.kind == "not-in-this-version" or bool(gone))
 
 
 def _undecided(every: Sequence[Decision]) -> list[str]:
-    """List the known bugs without a conclusive verdict: those whose code is absent, then the others by cause."""
+    """Return lines about the known bugs without a conclusive verdict: first those whose code is absent, then the others
+    by cause."""
     groups: dict[str, list[Decision]] = {}
     absent = [item for item in every if _is_absent(item.verdict)]
     decisions = [item for item in every if not _is_absent(item.verdict)]
@@ -335,7 +337,7 @@ def _undecided(every: Sequence[Decision]) -> list[str]:
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug in the copy of the framework. ``reach`` says whether the settings trigger it."""
+    """A known bug in the copy of the framework. ``reach`` is None if there are no settings that may trigger it."""
 
     decision: Decision
     reach: Reach | None
@@ -370,14 +372,14 @@ def _decide(
     target: Target,
     reuse: bool,
 ) -> tuple[list[Decision], list[str]]:
-    """Return the verdicts of recipes on a copy of the framework, and lines about the copy's own changes.
+    """Return the verdicts of recipes on a copy of the framework, and lines about the copy's changes of signal code.
 
-    :param reuse: whether stored verdicts of a release may be used; these come without observations.
+    :param reuse: whether to use the stored verdicts of a release or commit, which have no observations.
     """
     decisions: list[Decision] = []
 
     def opened(of: Target, other: Ref, pull: int | None) -> Checkout:
-        return checkout if other == ref else opener(settings)(of, other, pull)  # pins show where a function has moved
+        return checkout if other == ref else opener(settings)(of, other, pull)  # pins, to find where a function moved
 
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
         changes = _changes(target, ref, checkout, opener(settings, notify))
@@ -411,8 +413,8 @@ def _decide(
 
 
 def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) -> tuple[Checkout, Ref]:
-    """Open the copy that the user names. If none is named, open the installed copy, or else the newest release or
-    main."""
+    """Open the copy that the user names. If the user names none, open the installed copy; if none is installed, open
+    the newest release or main."""
     ref = Ref.parse(arguments.ref or "installed")
     if arguments.repo:
         ref = Ref("path", str(arguments.repo.expanduser().absolute()))
@@ -429,7 +431,7 @@ def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) ->
 
 
 def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) -> list[str]:
-    """Return a line for the user if the signal code of a working tree differs, or may differ, from upstream's."""
+    """Return a line if the signal code of a working tree differs, or may differ, from upstream's; otherwise none."""
     if ref.kind != "path":
         return []
     try:
@@ -461,7 +463,7 @@ def _name(checkout: Checkout) -> str:
 
 
 def _select_safe(recipes: Sequence[Recipe], reaches: Mapping[str, Reach]) -> frozenset[str]:
-    """Return the known bugs that the settings do not trigger, and those that no code of the framework triggers."""
+    """Return the ids of bugs that the settings do not trigger, or that no code of the framework can trigger."""
     safe = (each for each in recipes if reaches[each.bug_id].answer == "not reached" or _is_hardening(each))
     return frozenset(each.bug_id for each in safe)
 
@@ -498,7 +500,7 @@ def _list_reached(result: Result, run: Training) -> None:
     """Print the known bugs that a run's settings trigger: a line of counts, then each bug."""
     name, bugs = result.copy, result.bugs
     recipes = [recipe for recipe in result.recipes if not _is_hardening(recipe)]
-    worst = {root(recipe.document): "does not" for recipe in recipes}  # a bug counts once, by the worst answer
+    worst = {root(recipe.document): "does not" for recipe in recipes}  # the worst answer of all recipes for a bug
     worst |= {root(recipe.document): "absent" for recipe in recipes if recipe.bug_id in result.absent}
     worst |= {root(recipe.document): "not decided" for recipe in recipes if recipe.bug_id in result.undecided}
     for bug in sorted(bugs, key=lambda bug: bug.answer == "hits"):
@@ -519,7 +521,7 @@ def _list_reached(result: Result, run: Training) -> None:
             if bug.answer == answer == worst[root(bug.document)]:
                 listed.setdefault(root(bug.document), []).append(bug)
         for first, *others in listed.values():
-            _tell_of(first, run, [bug.decision.recipe.bug_id for bug in others])
+            _print_bug(first, run, [bug.decision.recipe.bug_id for bug in others])
     if answers["does not"]:
         echo("\n--json lists the bugs that do not hit you, each with the setting that rules it out")
     if run.options is not None:
@@ -530,8 +532,8 @@ def _counted(bug: Bug) -> dict[str, str]:
     return row(bug.decision.recipe.target, bug.document)
 
 
-def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
-    """Print a bug, together with other recipes for the same bug that have the same answer."""
+def _print_bug(bug: Bug, run: Training, others: Sequence[str]) -> None:
+    """Print a bug, and the ids of other recipes for the same bug with the same answer."""
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
     echo(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
@@ -555,7 +557,8 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
-    """Return the settings that avoid a bug, if a trainer has all of them and accepts their values; otherwise none."""
+    """Return the settings that avoid a bug if one of the trainers has all of them and accepts their values; otherwise
+    an empty mapping."""
 
     def takes(trainer: Options, name: str, value: str) -> bool:
         option = trainer.options.get(name)

@@ -36,9 +36,9 @@ _EXAMPLE = """\
   sentinel compare kl --targets verl,openrlhf --ref verl=pypi:latest --ref openrlhf=git:main
 
 Works like `sentinel diff`, but compares functions instead of revisions: the first target's function and each other
-function that is bound to the contract get the same scenarios. The smallest scenario on which two functions differ is
-measured again in fresh processes. It is shown with the settings of both calls, both results, the contract's definition
-for these settings, and the known bugs of the function.
+function that is bound to the contract are called with the same scenarios. The smallest scenario on which two functions
+differ is measured again in fresh processes. The output has this scenario, the settings and results of both calls, the
+results by the contract's definition, and the known bugs of the function.
 exit status: 0 all functions agree, 1 some differ, 2 nothing could be compared, 130 interrupted
 """
 

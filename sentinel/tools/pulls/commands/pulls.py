@@ -36,10 +36,10 @@ _EXAMPLE = """\
   sentinel pulls verl --since 7400 --json    pull requests from this number on
   sentinel pulls verl --comment 7022         the result for one pull request as Markdown
 
-Each head is compared with its merge base. The result is one of: introduces a known bug or a broken law (or a function
-can no longer be called), redefines a definition, fixes a bug, changes numbers, changes nothing. Code that was not
-examined is listed. Results are stored for each head, so the next run examines only new heads, which
-`sentinel mirror update` fetches.
+Each head is compared with its merge base. A pull request introduces a known bug or a broken law (or a function can no
+longer be called), redefines a definition, fixes a bug, changes numbers, or changes nothing. Code that was not examined
+is listed. Results are stored for each head, so the next run examines only new heads; `sentinel mirror update` fetches
+them.
 exit status: 0 no pull request introduces a bug, 1 at least one does, 2 nothing was examined, 130 interrupted
 """
 

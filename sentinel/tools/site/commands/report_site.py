@@ -18,8 +18,8 @@ _EXAMPLE = """\
   sentinel report site --reports sentinel-reports    from the results of your last run
   sentinel contribute --all --out export; sentinel report site    with a script for each bug
 
-Open site/index.html in a browser; a server is not needed. Histories of bugs are shown if `sentinel sweep --save` wrote
-them to the same folder. The same records give the same bytes. A folder that contains other files is not changed.
+Open site/index.html in a browser; a server is not needed. The pages include histories of bugs if `sentinel sweep
+--save` wrote them to the same folder. The output is deterministic. A folder with other files is not changed.
 """
 
 

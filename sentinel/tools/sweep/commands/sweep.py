@@ -40,8 +40,8 @@ _EXAMPLE = """\
   sentinel sweep verl --save reports/history         histories to commit, for `sentinel report history --from`
   sentinel sweep verl --bug VERL-AGGLOSS-RANKS-TWICE --json
 
-A verdict depends only on the code that the boundary imports, so each distinct version of this code is probed once.
-Results are stored in SENTINEL_HOME/history immediately: after Ctrl-C, the same command continues.
+A verdict depends only on the code that the boundary imports, so each distinct version of this code is run once.
+Results are stored in SENTINEL_HOME/history immediately, so the same command continues after Ctrl-C.
 exit status: 0 done, 2 nothing could be decided, 130 interrupted
 """
 
@@ -69,7 +69,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     if not recipes:
         raise NothingExamined(f"{target.name} has no recipes; create one with `sentinel recipe new`")
     if arguments.jobs is not None and arguments.jobs < 1:
-        raise SentinelError(f"--jobs {arguments.jobs}: it must be at least 1")
+        raise SentinelError(f"--jobs {arguments.jobs}: must be at least 1")
     with progress() as notify:
         if arguments.releases:
             for name in ("since", "until", "ref"):
