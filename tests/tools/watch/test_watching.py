@@ -725,7 +725,7 @@ _UNREAD = {
     "read": (
         _TAKES_MORE,
         _RUN_OF_FEW.format(call=_CALL.format(first="", last=", shift=2.0")),
-        "no copied call could be read: demo_rl.advantages.group_advantage: shift is 2.0, not 0.0",
+        "no copied call could be read: demo_rl.advantages.group_advantage: shift is 2.0, but 0.0 in the adapter's call",
     ),
 }
 
