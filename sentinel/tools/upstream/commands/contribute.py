@@ -47,10 +47,10 @@ _EXAMPLE = """\
 
 If recipes/<target>/<BUG>.fix.yaml exists, the fix is tested as by `sentinel fix check`, and the recipe is run at the
 heads of the mirror's pull requests that change the same function. Otherwise base and head are the recipe's first pins
-with and without the bug. The runner is tested in a process with torch, numpy and its listed packages. Nothing is
-pushed.
-exit status: 0; 1 if a check of the fix fails, or a bug is absent from the base or still present at the head; 2 it could
-not be run
+with and without the bug. The runner is a script that shows the bug without Sentinel. It is tested in a process with
+only torch, numpy and the packages that it lists. Nothing is pushed.
+exit status: 0; 1 if a check of the fix fails, or a bug is absent from the base or still present at the head; 2 if the
+bug could not be run
 """
 
 
@@ -74,7 +74,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
     if arguments.rewrite:
         return _rewrite(arguments)
     if bool(arguments.bug) == arguments.all:
-        raise SentinelError("name a bug, or use --all")
+        raise SentinelError("give either bug ids or --all")
     if arguments.repo and arguments.head:
         raise SentinelError("--repo and --head both name the revision with the fix; give one of them")
     catalog, settings = catalog_and_settings(arguments)
@@ -116,7 +116,10 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again, from their stored evidence and the texts of the current recipes and fixes."""
+    """Write the pages in a folder again, from the evidence stored there and the texts of the current recipes and fixes.
+
+    Return 1 if a page could not be written, for example because its fix has changed.
+    """
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [
@@ -125,7 +128,9 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         if any(fnmatchcase(file.parent.name, glob) for glob in wanted)
     ]
     if not files:
-        raise NothingExamined(f"{arguments.rewrite} has no evidence.json for {' '.join(wanted)}")
+        raise NothingExamined(
+            f"{arguments.rewrite} has no evidence.json for {' '.join(wanted)}; `sentinel contribute` writes one"
+        )
     for file in files:
         document = load_contribution(file)
         if document is None:
@@ -147,7 +152,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
 
 
 class _Maker:
-    """Creates contributions, with one worker for each target."""
+    """Creates the contributions of several bugs, with one worker for each target."""
 
     def __init__(
         self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Callable[[str], None]
