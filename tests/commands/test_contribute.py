@@ -238,7 +238,7 @@ def test_a_failing_fix_is_reported(run_sentinel, few_scenarios, fixed_by, mended
     [
         ("", "differ on 6 drawn scenarios that do not trigger the bug"),
         ("changes: [tiny.losses.agg_loss]", ""),
-        ("changes: [tiny.losses.agg_loss, tiny.other]", "tiny.other: the fix changes its results in no drawn"),
+        ("changes: [tiny.losses.agg_loss, tiny.other]", "tiny.other: no drawn scenario shows that the fix changes it"),
     ],
 )
 def test_a_function_that_runs_the_fixed_code_may_change_if_the_fix_says_so(

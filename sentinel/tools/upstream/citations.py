@@ -145,7 +145,7 @@ def _resolved(place: str, target: str, match: re.Match[str], mirror: Numbers) ->
             yield Citation(place, target, what, problem)
     elif match["hash"] or match["folder"] == "commit" or re.fullmatch(r"[0-9a-f]{7,40}", name):
         kind, _, subject = mirror.object(name)
-        yield Citation(place, target, name, "" if kind else f"the mirror of {target} lacks {name}", subject or kind)
+        yield Citation(place, target, name, "" if kind else f"the mirror of {target} has no {name}", subject or kind)
 
 
 def _joined(place: str, own: str, line: str, mirror: Numbers) -> Iterator[Citation]:
