@@ -100,8 +100,7 @@ def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dic
 
 def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
     """Return the date of the first commit with the bug, from its history or else from its recipe; empty if neither has
-    a date.
-    """
+    a date."""
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
             return str(run["first"]["date"])[:10]

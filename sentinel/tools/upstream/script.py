@@ -259,8 +259,7 @@ class _Writer:
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
         """Map each (variant, key) to the call whose result contains the key's value, and to an expression that selects
-        the value.
-        """
+        the value."""
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
         for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):
@@ -486,8 +485,7 @@ def _inline(node: Node) -> str:
 
 def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
     """Split a value's source into its opening text, its parts with their prefixes (such as ``key: ``), and its closing
-    text. Return None for a value without parts.
-    """
+    text. Return None for a value without parts."""
     kind = node[0]
     if kind in ("list", "tuple", "set"):
         brackets = {"list": "[]", "tuple": "()", "set": "{}"}[kind]

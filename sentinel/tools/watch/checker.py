@@ -500,10 +500,8 @@ class Checker:
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
     ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
-        """Check laws on the result of a recorded call, then on new calls with variants of a few of its rows.
-
-        Yield each violation as (law, violation, variants, where it was seen: ``run`` or ``copy``).
-        """
+        """Check laws on the result of a recorded call, then on new calls with variants of a few of its rows. Yield
+        (law, violation, variants, place), where the place is ``run`` or ``copy``."""
         subject = reading.subject
         search = BoundarySearch(self._session, subject, 0)
         yield from self._of_the_result(reading, search, inputs, observed)

@@ -102,11 +102,7 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
 
 
 def class_of(trainer: Any, packages: Sequence[str]) -> str:
-    """Return the dotted path of a trainer's class or, if the user wrote that class, of the first base class from the
-    framework.
-
-    Return "" if there is none.
-    """
+    """Return the dotted path of the first class in a trainer's MRO that the user did not write; "" if there is none."""
     theirs = {*packages, "transformers"}
     return next((f"{one.__module__}.{one.__qualname__}" for one in type(trainer).__mro__ if _root(one) in theirs), "")
 

@@ -186,8 +186,7 @@ def _documented(what: str) -> Unless:
 
 
 def _undocumented(facts: Mapping[str, Any], steps: Steps | None) -> str:
-    """Return why the invariant is skipped if neither the adapter nor transformers documents the trainer; empty
-    otherwise."""
+    """Return a reason if neither the adapter nor transformers documents the trainer; otherwise an empty string."""
     plain = facts["class"] == "transformers.trainer.Trainer"
     return "" if plain or steps is not None else f"the adapter does not document {facts['class'] or 'this trainer'}"
 
@@ -520,10 +519,8 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
 
 
 def _slopes(values: Mapping[str, Any], shift: int) -> list[dict[str, torch.Tensor]]:
-    """Return the gradients of the documented loss with respect to the model's outputs.
-
-    :param shift: how many times its rounding error is first added to each output: 0, 1 or -1.
-    """
+    """Return the gradients of the documented loss with respect to the model's outputs, after ``shift`` times its
+    rounding error was added to each output."""
     leaves: list[dict[str, torch.Tensor]] = []
     forwards = []
     for one, observed in zip(values["forwards"], values["slopes"]):
@@ -635,8 +632,7 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
 
 
 def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
-    """Describe how the step or the batch at which a training resumes differs from that of the checkpoint; empty if both
-    agree."""
+    """Return a fault if a training does not resume at the checkpoint's step and batch; otherwise an empty string."""
     step, options, epoch = facts.get("saved_step"), facts["options"], facts.get("epoch", {})
     if step is None:
         return ""
@@ -750,10 +746,7 @@ _MOVED, _EQUAL = 1e-3, 2
 
 
 def _rows_are(name: str) -> Check:
-    """Return a check that reports a fault which the training process has already found.
-
-    :param name: the key of the event's values with the fault, and the reason if nothing was compared.
-    """
+    """Return a check that reports the fault ``values[name]``, which the training process has already found."""
 
     def broken(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
         fault, why = values[name]
@@ -873,9 +866,7 @@ def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: Any, over: int) -> list[Any] | None:
     """Store what one process observed at a moment. Return the observations of all processes; None if one is missing.
 
-    :param key: identifies the moment.
-    :param own: the observation of the process.
-    :param over: the number of processes.
+    :param key: the moment. ``own``: the observation of this process. ``over``: the number of processes.
     :raises DoesNotApply: if the processes split parameters or rows.
     """
     if values.get("world", 1) > 1 and not values.get("replicated"):
@@ -1055,10 +1046,8 @@ def _held(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str |
 
 
 def _rule(kind: str, old: Any, gradient: Any, group: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
-    """Compute a parameter's update by the rule that torch documents for its optimizer.
-
-    Return None if the rule is not known, or an option of the optimizer is not supported.
-    """
+    """Return a parameter's update by the rule that torch documents for the optimizer; None if the rule is not known or
+    an option is not supported."""
     odd = any(group.get(name) for name in ("amsgrad", "maximize", "nesterov", "dampening", "differentiable"))
     rate, decay = group.get("lr"), group.get("weight_decay", 0.0)
     if odd or not isinstance(rate, float) or gradient is None:

@@ -29,8 +29,7 @@ def address(words: Sequence[str], packages: Sequence[str]) -> Path:
     The file's name is derived from the checker's options and from the copy of the framework that is imported here. If
     ``sentinel watch`` started the run, the name begins with the run's number.
 
-    :param words: the checker's options.
-    :raises OSError: if other users can access the folder, or if the folder cannot be created.
+    :raises OSError: if other users can access the folder, or if it cannot be created.
     """
     folder = _folder()
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -55,10 +54,8 @@ def is_alive(socket: Path) -> bool:
 
 
 def mark_stopped(number: str, stopped: bool = True) -> None:
-    """Record that the command stops the run with this number, so the checker must not report processes that end.
-
-    :param stopped: False to remove the record.
-    """
+    """Record that the command stops the run with this number, so that its processes are not reported as lost. If
+    ``stopped`` is False, delete the record."""
     mark = _folder() / f"{number}.stopped"
     if stopped:
         mark.touch()

@@ -198,10 +198,7 @@ class Reading:
             return False
 
     def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return what the contract observes of the run's call.
-
-        :param result: what the call returned. ``gradients``: the gradients of its loss.
-        """
+        """Return what the contract observes of a call with this result and these gradients of its loss."""
 
         def answers(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
             methods = {name: answer for _, name, answer in _answered(self.boundary, arguments)}
@@ -286,7 +283,6 @@ class Reading:
 def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
     """Determine how to read a boundary's inputs from its calls, and test the reading on the run's own function.
 
-    :param number: the number that identifies the boundary in messages of the run.
     :raises Unreadable: if there is no reading, or the reading does not reproduce the observation.
     :raises Exception: the most frequent error of the drawn scenarios, if fewer than two led to a call of the function.
     """
@@ -456,10 +452,7 @@ def _as_rows(value: Any, mask: Any) -> Any:
 
 
 def _another(value: Any) -> Any:
-    """Return another value of the same type.
-
-    :raises Unreadable: if the type is not supported.
-    """
+    """Return another value of the same type. Raise :class:`Unreadable` if the type is not supported."""
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -563,10 +556,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Return the keys for which the oracle gives the same value for two scenarios.
-
-    :param drawn: the original scenario. ``inputs``: the scenario that was read from its call.
-    """
+    """Return the keys for which the oracle gives the same value for a drawn scenario and the one read from its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
@@ -645,10 +635,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Replace the loss in a result by one whose backward pass gives these parts the gradients that the run had.
-
-    :param parts: maps paths to (part of the adapter's call, gradient in the run).
-    """
+    """Replace the loss in a result by one whose backward pass gives each part its gradient, for pairs of both."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
@@ -779,10 +766,7 @@ def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) ->
 def _source(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
 ) -> Path | None:
-    """Return the path of the part that equals an input in all calls (or in at least ``least`` calls), or None.
-
-    :param values: the input's value in each call.
-    """
+    """Return the path of the part that equals an input in all calls (or in at least ``least`` calls), or None."""
     for path in paths:
         parts = [of_call.get(path) for of_call in parts_of_calls]
         equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]

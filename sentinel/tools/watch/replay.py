@@ -92,10 +92,7 @@ def _schemas() -> dict[str, JsonSchema]:
 def replayed(
     runner: Runner, catalog: Catalog, events: Sequence[Mapping[str, Any]], ref: Ref | None
 ) -> Iterator[Replay]:
-    """Measure violations again. Violations with the same boundary, law and symptom are measured only once.
-
-    :param ref: the revision of the framework; None for the installed one.
-    """
+    """Measure violations again (one for each boundary, law and symptom), at ``ref`` or at the installed version."""
     keys = set()
     for event in events:
         key = event["target"], event["boundary"], event["law"], event["symptom"]
@@ -133,10 +130,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
 
 
 def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str, Any]]:
-    """Return the scenario of a violation.
-
-    :raises SentinelError: if the scenario is invalid; the message names the line of the events file.
-    """
+    """Return a violation's scenario. If it is invalid, raise an error that names the line of the events file."""
     names = {item.name: item.kind for item in subject.contract.inputs}
     try:
         variants = dict(untyped(event["variants"]))

@@ -77,10 +77,8 @@ class Event(NamedTuple):
 
 
 class _Guard:
-    """Context manager that measures the time of an observation, and records its exception instead of raising it.
-
-    It is a class because ``contextlib.contextmanager`` is several times slower, and each step uses about 20 guards.
-    """
+    """Context manager that measures the time of an observation, and records its exception instead of raising it. Each
+    step uses about 20, and ``contextlib.contextmanager`` would be several times slower."""
 
     __slots__ = ("_began", "_watcher")
 
@@ -522,10 +520,8 @@ class Training:
         return self._documented is not None and self._documented.loss is not None and self._evaluation is None
 
     def _listen_to_gradients(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Register hooks that record the gradients of outputs during the backward pass.
-
-        Return the mapping that the hooks fill: output name to gradient, or None if the output got no gradient.
-        """
+        """Register hooks that record the gradients of outputs. Return the mapping that they fill in the backward pass:
+        output name to gradient, or to None if the output got no gradient."""
         slopes: dict[str, Any] = {name: None for name, one in outputs.items() if getattr(one, "requires_grad", False)}
 
         def keep(name: str, gradient: Any) -> None:
@@ -931,10 +927,8 @@ class Training:
         return called
 
     def _send(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> bool:
-        """Queue an event for the checker. Return False if the queue is full.
-
-        :param values: the event's data, which are copied. ``settings``: further data, which need no copy.
-        """
+        """Queue an event with copies of ``values``, and with ``settings``, which need no copy. Return False if the
+        queue is full."""
         return self._put(self._event(kind, values, settings))
 
     def _event(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> Event:

@@ -300,10 +300,7 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Return the gradients of a call's loss with respect to these parts of the call. The autograd graph is retained.
-
-    Return an empty mapping if the result contains no loss (a scalar that requires a gradient).
-    """
+    """Return the gradients of the loss in a call's result with respect to these parts; empty if there is no loss."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}

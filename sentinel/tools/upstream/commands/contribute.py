@@ -116,10 +116,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again, from the evidence stored there and the texts of the current recipes and fixes.
-
-    Return 1 if a page could not be written, for example because its fix has changed.
-    """
+    """Write the pages in a folder again, from the evidence in it and the texts of the current recipes and fixes."""
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [
