@@ -555,7 +555,7 @@ class Checker:
             f"{key}: {violation.detail}",
             f"expected: {law.statement}",
             f"in {_place(reading)}" + (f"; set: {shown}" if (shown := process.memory.settings()) else ""),
-            f"try: sentinel watch replay {self.events.name}, which shrinks this call"
+            f"try: sentinel watch replay {self.events.name}, to reproduce and shrink this call"
             + (f"; known bug with this symptom: {names[0]}" if len(names) == 1 else ""),
         ]
         _say("\n  ".join(lines), True)

@@ -604,7 +604,7 @@ def _adapters_are_off(kind: str, values: Mapping[str, Any], memory: dict[str, An
 
 
 def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the optimizer's state before the first step of a resumed training with the checkpoint's."""
+    """Check that a resumed training begins with the checkpoint's step, random state and optimizer state."""
     facts = values["facts"]
     if kind == "facts":
         wrong = _resumed_elsewhere(facts)
@@ -1375,7 +1375,7 @@ INVARIANTS = (
             _evaluates, _own("evaluation_loop", "evaluate", "prediction_step"), _callback("on_prediction_step"),
             _sharded,
             lambda facts, steps: "the optimizer swaps the weights in evaluations" if facts["weights_swap"] else "",
-            lambda facts, steps: "use_vllm: adapters are merged into the model" if facts["options"].get("use_vllm")
+            lambda facts, steps: "with use_vllm, adapters are merged into the model" if facts["options"].get("use_vllm")
             else "",
         ),
         "evaluation_loop", "Look for train() and in-place changes in the methods that an evaluation calls.",

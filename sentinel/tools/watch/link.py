@@ -144,7 +144,7 @@ class Watching:
         return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:
-        """Restore every function's code, and wait briefly until the recorded calls are checked."""
+        """Stop watching: restore the functions' code, and wait up to 20 s until the copied calls are checked."""
         if os.getpid() != self._pid or self._ending.is_set():
             return
         with contextlib.suppress(ValueError):

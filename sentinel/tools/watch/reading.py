@@ -814,8 +814,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _as_labels(values: Any) -> list[int]:
-    """Replace labels by numbers in the order of their first occurrence, so that equal groupings are equal whatever the
-    labels."""
+    """Number the labels in order of first occurrence, so that equal groupings compare equal whatever their labels."""
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 

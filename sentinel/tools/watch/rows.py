@@ -136,7 +136,7 @@ def _different(given: Sequence[Any], own: Sequence[Any]) -> list[int]:
     :raises DoesNotApply: if the numbers of rows differ.
     """
     if len(given) != len(own):
-        raise DoesNotApply("the batch and the dataset's batch have different numbers of rows")
+        raise DoesNotApply("the batch does not have as many rows as the data loader returned")
     return [row for row, (one, other) in enumerate(zip(given, own)) if not _same(one, other)]
 
 

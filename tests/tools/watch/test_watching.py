@@ -86,7 +86,7 @@ def test_a_violation_is_printed_and_written(broken):
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
     assert "1 boundary watched: one call in 1 of each function is copied, using at most 1% of the run's time\n" in said
     assert "\n  in group_advantage (demo_rl/advantages.py:" in said
-    assert "\n  try: sentinel watch replay broken.jsonl, which shrinks this call" in said
+    assert "\n  try: sentinel watch replay broken.jsonl, to reproduce and shrink this call" in said
     assert "kinds of violation: the_oracle_agrees (step 0), " in said
     assert said.index("boundary watched: one") < said.index("does not hold")
     assert "without texts and group names" in said
