@@ -59,7 +59,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("bug", metavar="BUG", nargs="*", help="a bug id, or a pattern with *")
     parser.add_argument("--all", action="store_true", help="every recipe")
     parser.add_argument("--base", metavar="REF", help="the revision with the bug (default: the fix's commit, or a pin)")
-    parser.add_argument("--head", metavar="REF", help="the revision without the bug (default: base with the fix, or a pin)")
+    parser.add_argument("--head", metavar="REF", help="the revision without the bug (default: base plus fix, or a pin)")
     parser.add_argument("--repo", metavar="DIR", help="a working tree with the fix, instead of --head")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("contribution"), help="default: contribution")
     parser.add_argument(
