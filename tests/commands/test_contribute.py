@@ -213,7 +213,7 @@ def test_a_log_without_a_passing_run_is_rejected(run_sentinel, fixed_by):
     Path("out", "TINY-MEAN", "tests.log").write_text("1 passed\n")
     answer = run_sentinel("contribute", "--rewrite", "out")
     assert answer.status == 1
-    assert "no run in which the new test failed without the fix and passed with it" in answer.out
+    assert "does not show that the new test failed without the fix and passed with it" in answer.out
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_a_failing_fix_is_reported(run_sentinel, few_scenarios, fixed_by, mended
     [
         ("", "differ on 6 drawn scenarios that do not trigger the bug"),
         ("changes: [tiny.losses.agg_loss]", ""),
-        ("changes: [tiny.losses.agg_loss, tiny.other]", "tiny.other: the fix changes its results in no drawn"),
+        ("changes: [tiny.losses.agg_loss, tiny.other]", "tiny.other: no drawn scenario shows that the fix changes it"),
     ],
 )
 def test_a_function_that_runs_the_fixed_code_may_change_if_the_fix_says_so(
@@ -334,7 +334,7 @@ def test_verify_rejects_a_contribution_whose_fix_has_changed(run_sentinel, fixed
     fixed_by(f"{RIGHT} + 0")
     answer = run_sentinel("verify", Path("out") / "TINY-MEAN" / "evidence.json")
     assert answer.status == 2
-    assert "code with a fix, but no fix here has this fix's digest" in answer.out
+    assert "code with a fix, but no fix of this catalog has its digest" in answer.out
 
 
 def test_rewrite_updates_a_page_when_only_prose_has_changed(run_sentinel, fixed_by):
@@ -425,8 +425,8 @@ def test_contribute_does_not_write_through_links(run_sentinel, mirrored, tiny, t
 
 def test_contribute_reports_invalid_input(run_sentinel):
     for arguments, told in (
-        (["contribute"], "name a bug, or use --all"),
-        (["contribute", "TINY-MEAN", "--all"], "name a bug, or use --all"),
+        (["contribute"], "give either bug ids or --all"),
+        (["contribute", "TINY-MEAN", "--all"], "give either bug ids or --all"),
         (["contribute", "TINY-MEAN", "--repo", ".", "--head", "git:main"], "--repo"),
         (["contribute", "NO-SUCH-BUG"], "no recipe matches"),
     ):

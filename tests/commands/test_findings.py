@@ -27,7 +27,7 @@ def test_duplicates_lists_every_source(run_sentinel, mirrored, tiny):
     answer = run_sentinel("report", "duplicates", "TINY-MEAN")
     assert answer.status == 0
     assert answer.out.count("searched:") == 4
-    assert "a mirror has no issues; search upstream's issues for agg_loss" in answer.out
+    assert "issues were not searched, because mirrors have none; search upstream's for agg_loss" in answer.out
     names = [source["name"] for source in run_sentinel("report", "duplicates", "TINY-MEAN", "--json").json()]
     assert names[0] == "recipes"
     assert run_sentinel("report", "duplicates", "NO-SUCH").status == 2
@@ -55,4 +55,4 @@ def test_a_pull_request_that_fixes_the_bug_is_found_by_running_it(run_sentinel, 
     assert answer.status == 1
     text = run_sentinel("report", "duplicates", "TINY-MEAN", "--run").out
     assert "TINY-MEAN  #7" in text
-    assert "1 recipe at 2 heads: 1 fixed, 0 without it at the base, 0 could not be decided" in text
+    assert "1 recipe at 2 heads: 1 fixed, 0 whose base lacks the bug, 0 could not be decided" in text

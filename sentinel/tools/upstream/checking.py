@@ -1,5 +1,4 @@
-"""Run exported scripts on a real checkout, in an environment with only torch, numpy and the packages that a script
-needs."""
+"""Test runners (exported scripts) on a real checkout, with only torch, numpy and the packages that a runner needs."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ for checkout in job["checkouts"]:
     os.wait()
 """
 
-#: Environment variables of a trial, with their values, and the names of those that are copied from the user.
+#: Environment variables that a trial sets, and the names of those that it inherits from the user.
 _FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 
@@ -93,9 +92,9 @@ def output_of(
 class Tried:
     """The outcome of running a script.
 
-    :ivar status: the status that the script printed; empty if the script failed.
-    :ivar output: the JSON that the script printed; if it failed, its whole output.
-    :ivar problem: the reason why there is no result; empty if there is one.
+    :ivar status: the status that the script printed, such as ``fixed``; empty if the script failed.
+    :ivar output: the JSON that the script printed; its whole output if it failed.
+    :ivar problem: why the script has no result; empty if it has one.
     """
 
     status: str
@@ -106,7 +105,7 @@ class Tried:
 class Environment:
     """Runs scripts in environments with only the distributions that they need. Call :meth:`close` at the end.
 
-    :param python: another interpreter to use. It then uses all packages of its own environment.
+    :param python: another interpreter, which then uses all packages of its own environment; None for this one.
     """
 
     def __init__(self, python: str | None = None) -> None:
@@ -148,7 +147,7 @@ class Environment:
         return [_of_runner(part) for part in parts[:-1]]
 
     def _linked(self, names: tuple[str, ...]) -> Path:
-        """Link the files of these distributions, and of their requirements, into a folder."""
+        """Return a folder with links to the files of these distributions and of their requirements."""
         folder = Path(self._folder.name, "-".join(names))
         if not folder.exists():
             made = Path(tempfile.mkdtemp(dir=self._folder.name))

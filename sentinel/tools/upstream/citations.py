@@ -1,7 +1,7 @@
 """Check the pull requests and hashes that recipes, fixes and pages cite, offline, against the mirrors of the targets.
 
-A mirror has every pull request (``refs/pull/N/head``) and no issues. A text that cites a number which is not a pull
-request must therefore call it an issue. Whoever sends the page looks the issue up.
+A mirror has every pull request (``refs/pull/N/head``) and no issues. If a cited number is not a pull request, the text
+must therefore call it an issue, and the person who sends the page looks it up.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Citation:
     :ivar place: ``file:line``.
     :ivar where: the target whose mirror was searched; if no mirror was searched, the repository as the text names it.
     :ivar what: ``#N`` or a hash.
-    :ivar problem: why the citation is wrong; empty if it resolves, or if no mirror can tell.
+    :ivar problem: why the citation is wrong; empty if it is right, or if no mirror can resolve it.
     :ivar subject: the subject line of the commit or pull request.
-    :ivar unknown: why no mirror can tell: the number is an issue, is newer than the mirror, or belongs to another
-        repository.
+    :ivar unknown: why no mirror can resolve it: the number is an issue, is newer than the mirror, or belongs to
+        another repository; otherwise empty.
     """
 
     place: str
@@ -75,8 +75,8 @@ class Numbers:
     def object(self, name: str) -> tuple[str, str, str]:
         """Return a git object's type, dates and subject; three empty strings if the mirror lacks the object.
 
-        The dates are the committer date and the author date, separated by a space. Objects other than commits have no
-        dates and no subject.
+        The dates are the committer date and the author date, separated by a space. Only commits have dates and a
+        subject; for other objects these strings are empty.
         """
         if name not in self._objects:
             found = gitbinary.run(self._mirror, "cat-file", "-t", name)

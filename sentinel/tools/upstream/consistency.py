@@ -1,7 +1,7 @@
 """Check that an evidence document follows from its recipe, its code and its observation.
 
-A comparison with a baseline reads only observations. People also read the other fields of evidence, such as the
-scenario, the comparison and the texts, so an author could put false statements there. Therefore these fields are
+A comparison with a baseline covers only observations. People also read the other fields of evidence, such as the
+scenario, the comparison and the texts, in which an author could write false statements. Therefore these fields are
 compared with those of a new decision.
 """
 
@@ -31,7 +31,7 @@ _OF_OBSERVATION = (
 
 
 def contradictions(recorded: Document, now: Document) -> list[str]:
-    """Return a message for each difference between a recorded document and a new document with the same verdict."""
+    """Return a message for each difference between a recorded evidence document and a new one with the same verdict."""
     return [*_recipe(recorded, now), *_code(recorded, now), *_numbers(recorded, now)]
 
 
@@ -56,7 +56,7 @@ def _recipe(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _code(recorded: Document, now: Document) -> Iterator[str]:
-    """Compare the recorded code: files with the same commit and path must have the same blob."""
+    """Compare the fields about the code: at the same commit, trees, files, blobs and lines must be equal."""
     before, after = recorded["checkout"] or {}, now["checkout"] or {}
     for name in ("commit", "version"):
         # A field may be missing on one side: the evidence of a clean working tree is compared with its commit.

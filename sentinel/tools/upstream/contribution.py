@@ -1,4 +1,4 @@
-"""Define a contribution: the measurements for one root cause, from which its pages are generated."""
+"""Define a contribution: the data about one root cause from which the pages of a pull request are generated."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _SCHEMA = JsonSchema({
 #: The maximum number of pull requests at whose heads a recipe is run; the newest are chosen.
 MOST_HEADS = 6
 
-#: Stored as the verdict of a pull request whose base does not have the bug.
+#: The stored verdict of a pull request whose base does not have the bug.
 ABSENT = "not there where it began"
 
 
@@ -123,9 +123,9 @@ def documented(
 
 
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
-    """Join the data of a document with the texts of the current recipes and fixes.
+    """Combine the data of ``evidence.json`` with the texts of the current recipes and fixes.
 
-    :raises SentinelError: if a recipe is missing, or if the fix has changed since the document was written.
+    :raises SentinelError: if a recipe is missing, or if the fix has changed since ``evidence.json`` was written.
     """
     target = str(document["target"])
     if target not in catalog.targets:
@@ -168,7 +168,7 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
 
 
 def is_logged(folder: Path, fix: Fix | None) -> bool:
-    """Return whether ``tests.log`` is in the folder of a page.
+    """Return True if the folder of a page contains ``tests.log``.
 
     :raises SentinelError: if the log does not show that the new tests failed without the fix and passed with it.
     """
@@ -177,7 +177,7 @@ def is_logged(folder: Path, fix: Fix | None) -> bool:
         return False
     if fix is None or not proves(file.read_text("utf-8"), fix.regression):
         raise SentinelError(
-            f"{visible(str(file))}: no run in which the new test failed without the fix and passed with it"
+            f"{visible(str(file))}: does not show that the new test failed without the fix and passed with it"
         )
     return True
 
@@ -205,8 +205,8 @@ def load_contribution(file: Path) -> dict[str, Any] | None:
 def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
     """Run a recipe at the heads of the newest pull requests that change lines of the boundary's function.
 
-    The pull request of the fix itself is left out. A pull request fixes the bug if the recipe is ``fixed`` at its head
-    and ``reproduced`` at its base.
+    Return the number, commit and verdict of each, except for the fix's own pull request. The verdict is ``fixed`` if
+    the recipe is ``fixed`` at the head and ``reproduced`` at the base.
     """
     verdicts = {"fixes": "fixed", "absent": ABSENT}
     return [

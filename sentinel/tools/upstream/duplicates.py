@@ -36,8 +36,8 @@ class Source:
     """A source of duplicates, and the matches that were found in it.
 
     :ivar searched: whether the source could be searched.
-    :ivar note: how the source was searched, or why it could not be.
-    :ivar more: the number of matches that are not listed.
+    :ivar note: what was searched, or why the source could not be searched.
+    :ivar more: the number of further matches, which ``found`` does not list.
     """
 
     name: str
@@ -90,8 +90,7 @@ def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
 def likeness(recipe: Recipe, other: Recipe) -> list[str]:
     """Return what two recipes of a target have in common; empty if they are unlikely to be about the same bug.
 
-    Two recipes may be about the same bug if they name the same pull request, or the same law and the same (kind of)
-    boundary.
+    They may be about the same bug if they name the same pull request, or the same law and the same (kind of) boundary.
     """
     pull = recipe.upstream.get("pull")
     same = {

@@ -1,4 +1,4 @@
-"""Export a bug's evidence at two revisions, and a runner that reproduces it without Sentinel."""
+"""Export a bug's evidence at two revisions, and a runner: a script that reproduces the bug without Sentinel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.tools.upstream.checking import Environment, Tried, distribution_of
 from sentinel.tools.upstream.script import Case, NoRunner, script_of
 from sentinel.worker.client import Options
 
-#: The maximum number of attempts to find out which packages a runner needs.
+#: The maximum number of attempts to determine the packages that a runner needs.
 _MOST_PACKAGES = 30
 
 _MISSING = re.compile(r"No module named '(\w+)")
@@ -28,8 +28,8 @@ class Side:
     """One of the two revisions of a bundle.
 
     :ivar name: ``base`` or ``head``.
-    :ivar decision: the recipe's verdict at the revision, with everything that led to it.
-    :ivar tried: the outcome of the runner there; None if it was not tested.
+    :ivar decision: the recipe's verdict at the revision, with all measurements.
+    :ivar tried: the runner's outcome at the revision; None if the runner was not tested.
     """
 
     name: str
@@ -77,8 +77,8 @@ class Exporter:
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
         """Run the recipe at both revisions, and write the runner.
 
-        :param check: whether to test the runner at both revisions. A runner that disagrees with the evidence is left
-            out.
+        :param head: the revision without the bug; None if there is none.
+        :param check: whether to test the runner at both revisions, and leave it out if it disagrees with the evidence.
         """
         sides = []
         for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
@@ -117,10 +117,10 @@ class Exporter:
         )
 
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:
-        """Test the runner at both revisions, and find out which packages it needs.
+        """Test the runner at both revisions, and determine which packages it needs.
 
-        At first, all packages that the worker stubbed are stubs. If the result disagrees with the evidence, one more
-        missing package becomes a stub, or an installed package replaces a stub, and the runner is tested again.
+        The first attempt stubs the packages that the worker stubbed. While the result disagrees with the evidence, the
+        next attempt stubs one more missing package, or uses one installed package instead of its stub.
 
         :raises NoRunner: if the result still disagrees with the evidence at the end.
         """

@@ -29,8 +29,8 @@ set something, and *fault* if something else must fail first. *Hardening* is not
 triggers it.
 
 """
-#: A file next to the page, with a list of bugs that could change published results. Each entry has ``bugs`` and ``who``
-#: (who is affected).
+#: The file next to the page that lists bugs which could change published results. Each entry has ``bugs`` (bug ids) and
+#: ``who`` (who is affected).
 RESULTS = "published-results.yaml"
 _TABLE = "| bug | what | severity | realism | {} | first seen |\n| --- | --- | --- | --- | --- | --- |\n"
 
@@ -40,7 +40,7 @@ class Entry:
     """A bug on the page.
 
     :ivar repository: the URL of the framework's repository.
-    :ivar page: whether a pull request for the bug is prepared, so that the folder has a page for it.
+    :ivar page: whether the folder has a page for a pull request about the bug.
     """
 
     finding: Finding
@@ -77,7 +77,7 @@ class Entry:
 def page(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the text of the whole page. The same entries always give the same text.
 
-    :param results: the content of :data:`RESULTS`. Bugs that no longer exist at main are left out.
+    :param results: the content of :data:`RESULTS`. Bugs in it that no longer exist at main are left out.
     """
     entries = sorted(entries, key=lambda entry: entry.order)
     targets = sorted({entry.recipe.target for entry in entries})
@@ -113,7 +113,7 @@ one root cause that was measured in the framework's own code. A framework that w
 
 
 def state(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]], edition: str, before: str) -> str:
-    """Return the state page: open bugs, bugs that were fixed since the previous edition, and consequences for a run.
+    """Return the state page: open bugs, bugs fixed since the previous edition, and who is affected by the open ones.
 
     :param edition, before: the ISO dates of this edition and of the previous one.
     """
@@ -209,7 +209,7 @@ def _about(column: str, entry: Entry) -> str:
 
 
 def _upstream(entry: Entry) -> str:
-    """Return links to the pull request and the issue, with their status."""
+    """Return links to the bug's pull request and issue, followed by the upstream status; empty if unreported."""
     upstream, links = entry.recipe.upstream, []
     for name, folder in (("pull", "pull"), ("issue", "issues")):
         if upstream.get(name):

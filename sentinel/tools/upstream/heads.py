@@ -21,9 +21,9 @@ from sentinel.tools.upstream.history import touching_pulls
 class Head:
     """The verdict of a recipe at the head of a pull request.
 
-    :ivar verdict: ``fixes`` if the recipe is ``reproduced`` at the base of the pull request and ``fixed`` at the head;
-        ``absent`` if the base lacks the bug or the function; the verdict at the base if that one is inconclusive and
-        the head does not have the bug; otherwise the verdict at the head.
+    :ivar verdict: ``fixes`` if the recipe is ``reproduced`` at the pull request's base and ``fixed`` at its head;
+        ``absent`` if the base lacks the bug or the function; the verdict at the base if it is inconclusive and the
+        head does not have the bug; otherwise the verdict at the head.
     :ivar open: whether the pull request is open: GitHub creates a merge commit only for open pull requests.
     :ivar reason: why the recipe has no conclusive verdict; empty if it has one.
     """

@@ -36,7 +36,7 @@ class Touch:
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
-    """Return the files that may define a boundary, for its present and its former paths."""
+    """Return the files that may define a boundary at its present or its former dotted paths."""
     binding = target.binding(boundary)
     files: dict[str, None] = {}
     for path in binding.paths if binding else (boundary,):
@@ -57,7 +57,7 @@ def name_of(recipe: Recipe) -> str:
 
 
 def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[str]) -> list[Touch]:
-    """Return the commits among these revisions that change lines of the recipe's function, newest first.
+    """Return the commits of these revisions that change lines of the recipe's function, newest first.
 
     :param revisions: arguments of ``git log``, such as ``base..branch``, ``--glob=...`` and ``--not``.
     """
@@ -88,8 +88,8 @@ def _commit(line: str) -> Touch:
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
     """Yield the commits that change lines of a function.
 
-    A hunk is inside the function if its header has the function's name. An added line that is not indented ends the
-    function, although the header of its hunk still names it.
+    A hunk is inside the function if the hunk's header contains the function's name. An added line that is not indented
+    ends the function, although the header still contains the name.
     """
     current: Touch | None = None
     inside = False

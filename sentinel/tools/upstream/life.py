@@ -1,7 +1,7 @@
 """Store the state of each finding: found, reproduced, reported, fixed upstream or released.
 
-Each finding is one line of ``<folder>/<target>.jsonl``. The state is derived from the recipe (its field ``upstream``)
-and from recorded evidence. The line also has the days on which the states were first seen, which are stored only there.
+Each finding is one line of ``<folder>/<target>.jsonl``. Its state is derived from the recipe (field ``upstream``) and
+from recorded evidence. Only this file stores the days on which the states were first seen.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Step:
 class Finding:
     """The states of a bug over time.
 
-    :ivar steps: the states, oldest first. If a bug reappears, an earlier state is added again.
+    :ivar steps: the states, oldest first. If a bug reappears, its former state is appended again.
     :ivar since: the ISO date of the first revision that is known to have the bug; empty if unknown.
     :ivar main: ``verdict``, ``commit``, ``file`` and ``line`` at the default branch; empty if nothing is recorded.
     """
@@ -100,8 +100,7 @@ def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dic
 
 def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
     """Return the date of the first commit with the bug, from its history or else from its recipe; empty if neither has
-    a date.
-    """
+    a date."""
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
             return str(run["first"]["date"])[:10]
@@ -110,9 +109,9 @@ def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
 
 
 def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
-    """Return the end of a sentence that names the commit that fixed a bug, such as ``, since 7e02052ee #2238``.
+    """Return a clause that names the commit that fixed a bug, such as ``, since 7e02052ee #2238``.
 
-    Return an empty string if the bug is not fixed, or if the history does not show which commit fixed it.
+    Return an empty string if the bug is not fixed, or if the history does not contain the commit that fixed it.
     """
     last = record["changes"][-1] if record and record["changes"] else None
     if last is None or last["what"] != "fixed" or state not in ("fixed upstream", "released"):
@@ -125,9 +124,9 @@ def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
 def advanced(
     steps: tuple[Step, ...], recipe: Recipe, state: str, because: str, day: str, since: str, main: Mapping[str, Any]
 ) -> Finding:
-    """Return the finding with a further step if its state has changed.
+    """Return a bug's finding. If the state differs from that of the last step, the finding has a further step.
 
-    :param steps: the steps so far.
+    :param steps: the steps so far. ``because``: the reason for the state. ``day``: today's ISO date.
     """
     if not steps or steps[-1].state != state:
         steps = (*steps, Step(state, day, message(because)))
@@ -135,7 +134,7 @@ def advanced(
 
 
 def place(folder: Path, target: str) -> Path:
-    """Return the file that holds the findings of a target."""
+    """Return the file that stores the findings of a target."""
     return own(folder, PurePosixPath(f"{file_name(target)}.jsonl"))
 
 

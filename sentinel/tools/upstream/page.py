@@ -1,6 +1,6 @@
-"""Write the page for the maintainer of a framework, ``PULL_REQUEST.md``, and the files next to it.
+"""Write ``PULL_REQUEST.md``, the page for the maintainer of a framework, and the files next to it.
 
-Text from upstream is escaped. All numbers are taken from ``evidence.json``, so the page can be checked against it.
+Text from upstream is escaped. All numbers are read from ``evidence.json``, so the page can be checked against it.
 """
 
 from __future__ import annotations
@@ -69,9 +69,8 @@ def _wrong(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, value with the bug, right value) for each wrong number.
-
-    If the fix lists ``numbers``, yield only these.
+    """Yield (name, value with the bug, right value) for each wrong number, or only for those that the fix lists in its
+    field ``numbers``.
 
     :raises SentinelError: if a number that the fix lists was not measured as wrong.
     """
@@ -159,7 +158,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 
 def _summary(made: Contribution) -> Iterator[str]:
-    """Yield the lines of the summary: what was measured and tested, and whether the fix changes only the bug."""
+    """Yield the lines of the summary: what was measured and tested, and whether the fix changes anything else."""
     there, runner = _first(made)["environment"], made.document["runner"]
     sides = made.document["bugs"][made.recipe.bug_id].values()
     at = "" if made.fix else f" at {', '.join(map(_revision, sides))}"
@@ -192,7 +191,7 @@ def _summary(made: Contribution) -> Iterator[str]:
 
 
 def checks(made: Contribution) -> Iterator[str]:
-    """Yield a line of Markdown for each check that was made."""
+    """Yield one line of Markdown per check: its result with the revisions, inputs or tests."""
     by_verdict: dict[str, list[str]] = {}
     for bug, sides in made.document["bugs"].items():
         by_verdict.setdefault(", ".join(f"{side['verdict']} {_where(side)}" for side in sides.values()), []).append(bug)
@@ -319,12 +318,12 @@ def _and(names: Iterable[str]) -> str:
 
 
 def _short(boundary: str) -> str:
-    """Format the last part of a boundary's path as code, with the class if it is a method."""
+    """Return the last part of a boundary's path as code, after the class if the boundary is a method."""
     return code(re.sub(r"^.*?((?:[A-Z]\w*\.)?\w+)(?=$|\()", r"\1", boundary))
 
 
 def _first(made: Contribution) -> Mapping[str, Any]:
-    """Return the evidence of the first revision at which the first bug was measured."""
+    """Return the evidence of the first revision at which the first bug was measured, or else that of the base."""
     sides = made.document["bugs"][made.recipe.bug_id]
     return next((side for side in sides.values() if side["observation"]), sides["base"])
 
@@ -356,13 +355,13 @@ def _permalink(made: Contribution, file: str, first: int, last: int | None) -> s
 
 
 def prose(text: str) -> str:
-    """Escape prose for Markdown, HTML and GitHub. Text in backticks stays code."""
+    """Escape text for Markdown, HTML and GitHub, except that text in backticks stays code."""
     parts = re.split(r"`([^`]*)`", message(text))
     return "".join(code(part) if index % 2 else escaped(part) for index, part in enumerate(parts))
 
 
 def linked(text: str) -> str:
-    """Escape a sentence, but keep ``#123``, which GitHub turns into a link to the pull request."""
+    """Escape a sentence like :func:`sentence`, but leave ``#123`` as it is, so that GitHub links the pull request."""
     return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
 
 
@@ -372,7 +371,7 @@ def sentence(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Format upstream's text as code that is safe in a table cell and in which GitHub makes no links."""
+    """Return upstream's text as code that is safe in a table cell, and in which GitHub creates no links."""
     if text.strip() == text and not re.search(r"[`|<&]", text) and message(text) == text:
         return f"`{text}`" if text else ""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
@@ -401,7 +400,7 @@ _OWN = (
 
 
 def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "") -> Path:
-    """Write the files into the bug's folder, and remove all other files of an earlier contribution.
+    """Write the files into the bug's folder, remove other files of an earlier contribution, and return the folder.
 
     :param log: the output of the regression tests. It is written if they failed without the fix and passed with it.
     """
@@ -431,7 +430,7 @@ def remove_other(folder: Path, files: Iterable[str]) -> None:
 
 
 def pages(made: Contribution) -> dict[str, str]:
-    """Return the name and text of each page that is generated from the document and the texts of the fix."""
+    """Map the file name of each page that is generated from the evidence and the fix to its text."""
     if made.fix and made.fix.comment:
         return {"SENDER.md": sender(made)}
     files = {"PULL_REQUEST.md": page(made)}

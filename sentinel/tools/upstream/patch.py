@@ -23,9 +23,8 @@ def changed_by(git_dir: Path, fix: Fix) -> list[str]:
 
 
 def mailed(fix: Fix, diff: str) -> str:
-    """Return the fix as a message for ``git am``. Its author is a placeholder: ``git commit --amend --reset-author``
-    replaces it by the sender.
-    """
+    """Return the fix as a message for ``git am``. The author is a placeholder, which the sender replaces with
+    ``git commit --amend --reset-author``."""
     subject, _, body = message(fix).partition("\n\n")
     header = f"From {fix.commit} Mon Sep 17 00:00:00 2001\nFrom: Sentinel <sentinel@example.invalid>\n"
     header += f"Subject: [PATCH] {subject}\nContent-Type: text/plain; charset=UTF-8\n"

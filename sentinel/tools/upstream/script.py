@@ -1,4 +1,4 @@
-"""Write ``run_validation.py``, the runner: a script that repeats a recipe's calls of upstream's function without
+"""Write the runner ``run_validation.py``: a script that repeats a recipe's calls of upstream's function without
 Sentinel."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sentinel.values.tolerance import Tolerance
 
 WIDTH = 116
 
-#: The maximum number of lines of a runner. A longer script would be too long to review.
+#: The maximum number of lines of a runner: a maintainer should be able to review it.
 MOST_LINES = 120
 
 #: A recorded argument or result: see :mod:`sentinel.worker.recording`.
@@ -145,9 +145,9 @@ class Case:
     :ivar boundary: the boundary's dotted path at the base.
     :ivar module: the part of ``boundary`` that is imported.
     :ivar roots: the import roots, relative to the checkout.
-    :ivar outputs: the keys of the observation whose values are parts of the function's result.
-    :ivar derivation: a sentence about the source of the expected values.
-    :ivar stubs: packages that the module imports but the function does not use.
+    :ivar outputs: the keys of the observation whose values may be parts of the function's result.
+    :ivar derivation: a sentence that names the source of the expected values.
+    :ivar stubs: packages that the module imports but the function does not use; the runner replaces them by stubs.
     :ivar needs: the distributions that the function uses, except for torch and numpy.
     """
 
@@ -259,8 +259,7 @@ class _Writer:
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
         """Map each (variant, key) to the call whose result contains the key's value, and to an expression that selects
-        the value.
-        """
+        the value."""
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
         for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):
@@ -291,7 +290,7 @@ class _Writer:
     def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
         """Yield expressions whose value is the observed value of a key.
 
-        In them, ``<result>`` and ``<call>`` stand for the result and the arguments of the call.
+        In an expression, ``<result>`` stands for the call's result and ``<call>`` for its arguments.
         """
         value = _reach(self._case.observation[variant], key)
         if key.startswith("gradients."):
@@ -354,7 +353,10 @@ class _Writer:
 
 
 def _named(call: Any) -> list[tuple[str, Node]]:
-    """Return the arguments of a recorded call by name."""
+    """Return the arguments of a recorded call as (name, value).
+
+    :raises NoRunner: if the function does not accept the call's arguments.
+    """
     arguments, _ = call
     if arguments[0] != "dict":
         raise NoRunner(f"the call has an {arguments[1]}")
@@ -374,7 +376,7 @@ def _children(node: Node) -> list[Node]:
 
 
 def _walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Yield the parts of a result, each with the expression that selects it."""
+    """Yield a value and all its parts, each with the expression that selects it, such as ``[0].loss``."""
     yield path, node
     if node[0] in ("list", "tuple"):
         for place, child in enumerate(node[1]):
@@ -395,7 +397,7 @@ def _reach(value: Any, key: str) -> Any:
 
 
 def _is(node: Node, value: Any) -> bool:
-    """Return True if a recorded value equals a contract's observation."""
+    """Return True if a recorded value equals the value that the contract observed."""
     if node[0] in ("tensor", "leaf"):
         return value is not None and not mismatch(node[1], value, Tolerance())
     if node[0] == "value":
@@ -406,7 +408,7 @@ def _is(node: Node, value: Any) -> bool:
 
 
 def _is_where(node: Node, mask: Node, value: Any) -> bool:
-    """Return True if a recorded tensor, with its masked values set to 0, equals a contract's observation."""
+    """Return True if a recorded tensor with its masked values set to 0 equals the tensor that the contract observed."""
     if not (node[0] in ("tensor", "leaf") and mask[0] == "tensor" and isinstance(value, Tensor)):
         return False
     if not node[1].shape == mask[1].shape == value.shape:
@@ -437,7 +439,7 @@ def _quoted(value: Any) -> str:
 
 
 def _written(node: Node, indent: int, used: int) -> str:
-    """Write a value as Python source, on several lines if it is too long for one.
+    """Return a value as Python source, on several lines if it does not fit on one.
 
     :param used: the number of columns that other text takes on the first line.
     """
@@ -482,10 +484,8 @@ def _inline(node: Node) -> str:
 
 
 def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
-    """Split a value into its opening text, its parts with their prefixes (such as ``key: ``), and its closing text.
-
-    Return None if it has no parts.
-    """
+    """Split a value's source into its opening text, its parts with their prefixes (such as ``key: ``), and its closing
+    text. Return None for a value without parts."""
     kind = node[0]
     if kind in ("list", "tuple", "set"):
         brackets = {"list": "[]", "tuple": "()", "set": "{}"}[kind]

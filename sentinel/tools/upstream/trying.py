@@ -1,4 +1,4 @@
-"""Test a fix: compare recipes, laws on drawn scenarios, and upstream's own tests, without and with the fix."""
+"""Test a fix: run recipes, laws on drawn scenarios, and upstream's own tests without and with it, and compare."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Pair = tuple[Decision, Decision]
 def files_of(fix: Fix, store: MirrorStore) -> Files:
     """Map each file that the fix edits to its content before and after the fix, read from the target's mirror.
 
-    The result is empty if the fix is a commit of upstream, which has no edits.
+    The result is empty if the fix is upstream's own commit, for which the recipe folder has no edits.
     """
     if not fix.edits:
         return {}
@@ -60,7 +60,7 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
     """Return the fix as a diff.
 
     :param context: the number of lines of context.
-    :param files: the files to include; all if empty. A mirror may lack some of them.
+    :param files: the files to include; empty for all. A mirror may lack files that are not included.
     """
     chosen = set(files)
     if fix.edits:
@@ -71,8 +71,8 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
 
 
 def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
-    """Return a function that opens checkouts as ``opened`` does. For the ref :attr:`Fix.patched`, it opens the fix's
-    base with the fix applied."""
+    """Return a function that opens checkouts as ``opened`` does, except for the ref :attr:`Fix.patched`: for this ref,
+    it opens the fix's base with the fix applied."""
     by_ref = {fix.patched: fix for fix in fixes if fix.edits}
 
     def patched(target: Target, ref: Ref, pull: int | None) -> Checkout:
@@ -97,7 +97,7 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
 #: The result of testing a fix, as stored in ``evidence.json``.
 #: * ``bugs``, ``others``: verdicts without and with the fix, for the fix's own bugs and for the target's other bugs
 #: * ``boundaries``, ``elsewhere``: results on drawn scenarios, for the boundaries of the fix's bugs and for others
-#: * ``meant``: the other boundaries whose results change, as ``changes`` in the fix says
+#: * ``meant``: other boundaries whose results change, as the fix's field ``changes`` declares
 #: * ``tests``: the outcomes of each test file of upstream, or why it cannot run here
 #: * ``regression``: the outcomes of the fix's own tests
 #: * ``problems``: what is wrong with the fix, in sentences
@@ -105,8 +105,8 @@ FixTrial = dict[str, Any]
 
 
 def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Sum up the comparisons of the boundaries without a bug: number of scenarios, number of functions, and largest
-    difference."""
+    """Return totals for the boundaries without a bug of the fix: the number of scenarios, the number of boundaries, and
+    the largest difference."""
     results = tried["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in results), default=0.0)
     return sum(one["scenarios"] for one in results), len(results), largest
@@ -121,7 +121,7 @@ def try_fix(
     tests: bool = True,
     tests_python: str | None = None,
 ) -> FixTrial:
-    """Test a fix with recipes, laws on drawn scenarios, and upstream's own tests.
+    """Test a fix with recipes, laws on drawn scenarios, and upstream's own tests, and return all results.
 
     :param tests: whether to run upstream's own tests and those of the fix.
     :param tests_python: the interpreter that runs them; None for the running one.
@@ -174,7 +174,9 @@ def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial
         if names == ("unavailable", "reproduced"):
             tried["problems"].append(f"the new code of the fix has the bug {bug}: {before.recipe.title}")
         elif names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
-            tried["problems"].append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
+            tried["problems"].append(
+                f"{bug} is {names[0]} without the fix and {names[1]} with it: {after.verdict.reason}"
+            )
     return own
 
 
@@ -224,17 +226,17 @@ def _draw(
                 f"{'scenario' if comparison['changed'] == 1 else 'scenarios'} that do not trigger the bug, {by}"
             )
     tried["problems"] += [
-        f"{path}: the fix changes its results in no drawn scenario; correct the path, or remove it from `changes`"
+        f"{path}: no drawn scenario shows that the fix changes it; correct this path in `changes`, or remove it"
         for path in fix.changes
         if path not in meant
     ]
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map each symptom that another known bug causes to that bug. A symptom is a broken law or an exception's message.
+    """Map each symptom of the boundary's other known bugs to the bug. A symptom is a broken law or an exception's text.
 
-    Only bugs are included that are still present with the fix, in the same boundary or in its second implementation. A
-    fix may expose such a bug; that is not counted as a problem of the fix.
+    Included are bugs in the boundary or its second implementation that are still present with the fix. If the fix
+    exposes such a bug, that is not a problem of the fix.
     """
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
@@ -275,14 +277,14 @@ def _compared(
     """Compare a boundary without and with a fix on drawn scenarios.
 
     A scenario triggers the bug if the fix changes which laws are broken, or by which numbers. On all other scenarios,
-    the results must be equal. A scenario with different results nevertheless counts as unjudged, not as changed, in two
-    cases: only keys differ that the bug changes in other scenarios, or a law is broken in the same way on both sides.
+    the results must be equal. There are two exceptions, which count as unjudged and not as changed: only keys differ
+    that the bug changes in other scenarios, or a law is broken in the same way without and with the fix.
 
     :param sessions: the sessions without and with the fix.
     :param about: the verdicts of the bugs at this boundary, without and with the fix.
     :param count: the number of scenarios to draw.
-    :param own: other known bugs of this boundary, as :func:`_own` returns them. Those that the fix exposes are listed
-        under ``uncovered``.
+    :param own: other known bugs of this boundary, as :func:`_own` returns them. ``uncovered`` in the result has those
+        that the fix exposes.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
@@ -354,7 +356,7 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Describe the first string that differs between two observations; empty if none differs."""
+    """Describe the first observed string that the fix changes; empty if it changes none."""
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)
@@ -393,7 +395,7 @@ def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, st
 
 
 def _difference(one: Any, two: Any) -> float:
-    """Return the largest difference between two observed values; infinity if something other than numbers differs."""
+    """Return the largest difference between two observed values; infinity if anything but numbers differs."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         if (one.shape, one.dtype) != (two.shape, two.dtype):
             return np.inf

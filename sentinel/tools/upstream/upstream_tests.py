@@ -66,9 +66,9 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """Return the test files that the fix edits, and the test files that import an edited module.
+        """Return at most :data:`MOST` test files that the fix edits, or that import an edited module.
 
-        Files whose paths are most similar to those of the edited files come first. Tests for a GPU come last.
+        The files whose paths are most similar to those of the edited files come first, and tests for a GPU come last.
         """
         listed, _ = git_objects.listing(self._git_dir, self._fix.commit, [])
         tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
@@ -97,9 +97,10 @@ class UpstreamTests:
         return "\n".join(self._logs.values())
 
     def compared(self) -> dict[str, dict[str, Any]]:
-        """Count for each test file how often each outcome occurred without and with the fix, or return why no test ran.
+        """Run upstream's test files without and with the fix, and return a result for each file.
 
-        ``worse`` lists the tests that passed without the fix and do not pass with it.
+        ``outcomes`` maps each outcome to its counts without and with the fix. ``worse`` lists the tests that passed
+        without the fix and do not pass with it. If no test ran, the result has only the reason, ``not_runnable``.
         """
         without = self._run("without", self.files)
         # A file without a passing test cannot show that the fix breaks something.
@@ -120,7 +121,7 @@ class UpstreamTests:
         return results
 
     def regression(self) -> dict[str, dict[str, Any]]:
-        """Run the fix's own tests without and with the fix. The tree without the fix gets the tests, too."""
+        """Run the fix's own tests without and with the fix, and return the outcomes. Both trees have these tests."""
         results: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
         for side in ("without", "with"):
             for test, (outcomes, reason, option) in self._run(side, self._fix.regression, own_tests=True).items():
@@ -140,13 +141,12 @@ class UpstreamTests:
     ) -> dict[str, tuple[dict[str, str], str, str]]:
         """Run test files or single tests with pytest.
 
-        If no test runs, the tests are run again without any ``conftest.py``, which may start a cluster or a logger that
-        does not work here.
+        If no test runs, run them again without any ``conftest.py``, which may start a service that does not work here.
 
         :param side: ``without`` or ``with`` the fix.
         :param own_tests: whether these are the tests of the fix.
         :returns: for each file or test, the outcomes of its tests, pytest's explanation if no test ran, and the option
-            that disabled ``conftest.py``.
+            that disabled ``conftest.py`` (otherwise empty).
         """
         if not tests:
             return {}
@@ -230,12 +230,11 @@ class UpstreamTests:
 
 
 def proves(log: str, tests: Sequence[str]) -> bool:
-    """Return whether a log shows that each test failed without the fix and passed with it.
+    """Return True if a log shows that each test failed without the fix and passed with it.
 
-    The log may be written by a person who ran the tests where the sandbox cannot.
-
-    :param log: output of pytest, in the form of :attr:`UpstreamTests.log`.
-    :param tests: the names of the tests.
+    :param log: output of pytest, in the form of :attr:`UpstreamTests.log`. A person may have run tests that cannot run
+        in the sandbox, and written the log.
+    :param tests: the names of the tests; without any, return False.
     """
     runs = _RUN.findall(log)
 
@@ -260,9 +259,9 @@ def _words(path: str) -> set[str]:
 
 
 def _import_of(file: str) -> re.Pattern[str]:
-    """Return a pattern that matches uses of a file's module, by its dotted path or imported from its package.
+    """Return a pattern that matches uses of a file's module: by its dotted path, or imported from its package.
 
-    A string that is only the dotted path is matched if it is imported, because tests also replace modules by this name.
+    A string with the dotted path is matched only in ``import_module()``, because tests also use it to mock the module.
     """
     parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
     package, name = r"\.".join(map(re.escape, parts[-3:-1])), re.escape(parts[-1])

@@ -1,4 +1,4 @@
-"""Search a mirror for pull requests, open and closed, that mention or change the names that identify a bug."""
+"""Search a mirror's pull requests in any state for the names that identify a bug, in subjects and changed lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHA = 40
 
 @dataclass(frozen=True)
 class Similar:
-    """A pull request, with the names that it shares with the bug.
+    """A pull request, with the names that it has in common with the bug.
 
     :ivar state: ``open``, ``merged`` or ``closed``.
     """
@@ -38,7 +38,7 @@ class Similar:
 
 
 def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
-    """Return the names that identify a bug: its functions, names in backticks in its texts, and its settings."""
+    """Return the names that identify a bug: its functions, its settings, and the names in backticks in its texts."""
     texts = [f"`{part}`" for recipe in recipes for part in recipe.boundary.split(".")[-2:] if not part.startswith("__")]
     if fix:
         texts += [fix.subject, fix.wrong, fix.cause, fix.fix, fix.reach]
@@ -55,9 +55,9 @@ def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
 
 
 def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[str], most: int) -> list[Similar]:
-    """Return the pull requests whose own commits change lines with these names or have them in the subject.
+    """Return the pull requests whose own commits have these names in changed lines or in the subject, best match first.
 
-    The most similar come first. A rare name counts more than a frequent one, and a small change more than a large one.
+    A rare name counts more than a frequent one, and a small change more than a large one.
 
     :param files: names of files without their folders. A change of such a file counts like a name.
     :param most: the maximum number of pull requests.
@@ -84,8 +84,7 @@ def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[st
 
 
 def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]:
-    """Map each commit that is in pull requests but not on the branch to the numbers of these pull requests and to the
-    commit's subject."""
+    """Map each commit that is in pull requests, but not on the branch, to (numbers of these pull requests, subject)."""
     heads = gitbinary.run_checked(git_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/pull/*/head")
     by_sha: dict[str, list[int]] = defaultdict(list)
     by_ref: dict[str, str] = {}
@@ -101,8 +100,9 @@ def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]
 def _patches(git_dir: Path, commits: Iterable[str], wanted: str) -> list[str]:
     """Return the lines of the commits' patches to Python files.
 
-    :param wanted: a pattern. Files without a changed line that matches it are left out, as are commits whose blobs the
-        mirror lacks.
+    Commits whose blobs the mirror lacks are left out.
+
+    :param wanted: a pattern; files without a changed line that matches it are left out.
     """
     wild = {"GIT_LITERAL_PATHSPECS": "0"}
 

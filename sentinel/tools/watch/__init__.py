@@ -1,4 +1,4 @@
-"""Watch a training run: copy the arguments and results of some calls of boundaries, and check them in another process.
+"""Watch a training run: copy some calls of a framework's functions, and check the copies in another process.
 
     import sentinel.tools.watch
 

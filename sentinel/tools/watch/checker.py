@@ -1,8 +1,8 @@
-"""The checker of a watched run: receives calls from the run's processes, converts them to scenarios, and checks laws.
+"""Check a watched run: receive calls from the run's processes, convert them to scenarios, and check laws on these.
 
 The checker is a separate process that imports the same modules of the framework as the run does, and uses no
-accelerator. Violations go to the events file and to standard error. If the checker ends, hangs or fails, the
-run continues without checks.
+accelerator. Violations are written to the events file and to standard error. If the checker ends, hangs or fails,
+the run continues without checks.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ MOST_ROWS, MOST_TOKENS = 8, 12
 #: Maximum number of received messages that wait to be handled. A process of the run blocks until its messages are
 #: received, so the checker receives them before it has handled all earlier ones.
 _RECEIVED = 32
-#: The checker counts as busy if it has not looked for messages for this many seconds.
+#: The checker counts as busy if it has not polled for messages for this many seconds.
 _LATE = 1.0
 #: Number of calls per boundary whose inputs the laws vary. For later calls, laws check only the result.
 _VARIED = 20
-#: Maximum number of elements of a tensor in a scenario that is written to the events file.
+#: A scenario is written to the events file only if none of its tensors has more elements than this.
 _MOST_WRITTEN = 4096
 #: Size in bytes at which the events file is rotated, and the number of rotated files that are kept.
 _LARGEST = 16 << 20
 _PUT_ASIDE = 3
-#: Modules of datasets and of other models. They take much memory, and numerical functions do not need them.
+#: Modules that the checker replaces by stubs: they take much memory, and numerical functions do not need them.
 _INERT = (
     *("datasets", "pandas", "pyarrow"),
     *(f"transformers.{name}" for name in ("trainer", "models", "generation", "modeling_utils", "processing_utils")),
@@ -73,18 +73,19 @@ _INERT = (
 )
 #: Memory limit of the checker, in bytes.
 _MEMORY = 4 << 30
-#: Time limit for checking a call or reading a function, in seconds. After it the checker ends and the run continues.
+#: Time limit for checking one call or reading one function, in seconds. If it is exceeded, the checker ends, and the
+#: run continues without checks.
 _LONGEST = 600.0
-#: Values of `Invariant.where` for invariants that examine computed values, not only settings.
+#: The values of :attr:`Invariant.where` that mean that an invariant examines computed values, not only settings.
 _EXAMINES = ("loss", "compute_loss", "advantages", "samples")
-#: Print at most this many causes of unexamined calls. The events file has all of them.
+#: Maximum number of printed causes why calls were not examined. The events file has all of them.
 _CAUSES = 2
-#: Print at most this many names for one reason.
+#: Maximum number of printed names for one reason.
 _NAMES = 4
 
 
 class OwnSession(LawSession):
-    """Calls boundaries in this process, in the copy of the framework that the run uses."""
+    """Session that calls boundaries in this process, from the run's own copy of the framework."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = roots
@@ -112,9 +113,9 @@ class OwnSession(LawSession):
 class Process:
     """A process of the run.
 
-    :ivar rank: the rank of the process in the training, if it has one.
-    :ivar planned: the numbers of the boundaries that the process was told to watch.
-    :ivar waits: whether the process still waits for the message that the checker has read all its functions.
+    :ivar rank: the rank of the process in the training; None if it has none.
+    :ivar planned: the numbers of the boundaries whose plans were sent to the process.
+    :ivar waits: whether the process still waits for the message that all its functions have been read.
     """
 
     connection: Connection
@@ -133,7 +134,8 @@ class Process:
 class Checker:
     """Checks the calls that the processes of one run send.
 
-    :param whole: whether a violation is written with its whole call, even if the call is large.
+    :param whole: whether the events file gets the whole call of a violation, even if the call is large.
+    :param without: the names of invariants to skip.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class Checker:
             for binding in [self._target.binding(recipe.boundary)]
         ]
         self._processes: dict[Connection, Process] = {}
-        self._open: list[Connection] = []  # connections from which messages may still come
+        self._open: list[Connection] = []  # connections that may still send messages
         self._received: deque[tuple[Process, Sequence[Any]]] = deque()
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
@@ -186,11 +188,11 @@ class Checker:
         self._firsts: dict[str, int] = {}
         self._seconds: float | None = 0.0
         self._place: Path | None = None
-        self._polled = self._busy = -math.inf  # last time of looking for messages, and last time that one had to wait
+        self._polled = self._busy = -math.inf  # when messages were last polled, and when a message last had to wait
         self._applied: dict[str, str] = {}
 
     def prepare(self, modules: Sequence[str]) -> None:
-        """Read the functions of these modules before the run starts."""
+        """Read the bound functions of these modules now, instead of when the checker is idle."""
         self._await(modules)
         while self._waiting:
             self._plan(*self._waiting.pop(0))
@@ -206,7 +208,7 @@ class Checker:
         self._open.append(connection)
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
-        """Serve the run's processes until the last one ends."""
+        """Receive and check what the run's processes send, until the last process ends."""
         self._place, self._polled = place, time.monotonic()
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
@@ -274,7 +276,7 @@ class Checker:
         # A process that was stopped has not reported its time, so the time of the whole run is not known.
         self._seconds = None if self._seconds is None or "seconds" not in totals else self._seconds + totals["seconds"]
         if totals.get("lost"):
-            self._not["copied"]["no room"] += totals["lost"]
+            self._not["copied"]["the queue of copies to send was full"] += totals["lost"]
         counts = self._summary()
         if not self._processes:
             self._tell_summary(counts)
@@ -290,8 +292,7 @@ class Checker:
                 self._waiting.append((number, subject))
 
     def _offer(self) -> None:
-        """Tell each waiting process which functions to watch, and whether the checker has read all functions of its
-        modules."""
+        """Send each waiting process the plans of the functions to watch, and ``ready`` when all functions are read."""
         for process in self._processes.values():
             if not process.waits:
                 continue
@@ -347,7 +348,7 @@ class Checker:
                 process.send("numbers", numbers)
 
     def _print_failures(self) -> None:
-        """Print the functions that cannot be watched because setup failed, one line per cause."""
+        """Print the functions that cannot be watched because of an error, one line per cause."""
         new = [reason for reason in self._failed if reason not in self._printed]
         self._printed.update(new)
         for line in _causes({f"cannot watch {_names(self._failed[reason])}: {reason}": 0 for reason in new}):
@@ -365,7 +366,7 @@ class Checker:
         return tuple(functions)
 
     def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Check the invariants that concern an event of the training run, and report violations."""
+        """Check the invariants that apply to an event of the training run, and report violations."""
         for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
             self._tell_of(process, one, how, step)
         while process.memory.failed:
@@ -382,7 +383,7 @@ class Checker:
         of = [one.name for one in applies if one.name not in lines]
         in_evaluation = [one.name + IN_EVALUATION for one in applies if one.name in of and one.of != ("evaluated",)
                          and one.evaluates and facts.get("evaluates")]  # fmt: skip
-        self._applied |= dict.fromkeys([*of, *in_evaluation], "no checked step had the values that it compares")
+        self._applied |= dict.fromkeys([*of, *in_evaluation], "no checked step had values to compare")
         if self._told_of == (facts["class"], lines):
             return
         self._told_of = facts["class"], lines
@@ -424,7 +425,7 @@ class Checker:
         return self._kinds[kind] == 1
 
     def _plan(self, number: int, subject: Subject) -> None:
-        """Find out how to convert calls of a boundary to scenarios, or record why that is not possible."""
+        """Determine how calls of a boundary are converted to scenarios, or record why that is impossible."""
         boundary = None
         try:
             boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
@@ -434,7 +435,7 @@ class Checker:
             known = isinstance(error, (Unreadable, AbsentError))
             reason = (str(error) if known else f"{type(error).__name__}: {error}")[:300]
             self._not["watched"][reason] += 1
-            # It is no failure if a binding belongs to other versions, or names a module that the run has not imported.
+            # It is not an error if a binding is for other versions, or needs a module that the run has not imported.
             elsewhere = isinstance(error, DriftError) or not self._modules[number] <= {None, *self._loaded}
             if not known and (boundary is not None or not elsewhere):
                 self._failed.setdefault(reason, []).append(subject.name)
@@ -456,7 +457,7 @@ class Checker:
                 if not facts:
                     raise Unreadable("the trainer's settings were not read")
                 for option in reading.unread([name for name in facts["changed"] if name not in declared.splits]):
-                    raise Unreadable(f"the option {option} is set")
+                    raise Unreadable(f"the option {option} is set, but no copied part of the call contains its value")
             parts = {path: unpacked(part) for path, part in call.parts.items()}
             inputs = reading.read(parts)
             gradients = {path: unpacked(gradient) for path, gradient in call.gradients.items()}
@@ -499,7 +500,8 @@ class Checker:
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
     ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
-        """Check the result of a recorded call. Then call the function again on variants of a few of its rows."""
+        """Check laws on the result of a recorded call, then on new calls with variants of a few of its rows. Yield
+        (law, violation, variants, place), where the place is ``run`` or ``copy``."""
         subject = reading.subject
         search = BoundarySearch(self._session, subject, 0)
         yield from self._of_the_result(reading, search, inputs, observed)
@@ -553,7 +555,7 @@ class Checker:
             f"{key}: {violation.detail}",
             f"expected: {law.statement}",
             f"in {_place(reading)}" + (f"; set: {shown}" if (shown := process.memory.settings()) else ""),
-            f"try: sentinel watch replay {self.events.name}, which shrinks this call"
+            f"try: sentinel watch replay {self.events.name}, to reproduce and shrink this call"
             + (f"; known bug with this symptom: {names[0]}" if len(names) == 1 else ""),
         ]
         _say("\n  ".join(lines), True)
@@ -601,9 +603,9 @@ class Checker:
         }
 
     def _nothing(self) -> str:
-        """Return the reason why nothing of this run was examined; empty if a call or a training step was examined.
+        """Return why nothing of this run was examined; empty if a call or a training step was examined.
 
-        A step counts as examined if an invariant has compared a loss, advantages or samples.
+        A step counts as examined if an invariant has compared its loss, advantages or samples.
         """
         examining = [one.name for one in INVARIANTS if one.where in _EXAMINES]
         compared = any(self._invariants[name + where] for name in examining for where in ("", IN_EVALUATION))
@@ -663,7 +665,7 @@ class Checker:
             else f"calls of up to {_MOST_WRITTEN} elements, without texts and group names"
         )
         _say(
-            f"{self.events} has the violations ({what}), and all reasons why something was not checked"
+            f"{self.events} contains the violations ({what}), and all reasons why something was not checked"
             + f"; also why {counted(unwatched, 'bound function')} could not be watched" * bool(unwatched)
         )
         if self._configured is not None:
@@ -671,7 +673,7 @@ class Checker:
             _say(f"to list the known bugs that the run's settings trigger: {command}")
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
-        """Append a line atomically, because several processes write to the file. If the disk is full, stop writing."""
+        """Append a whole line, because other processes also use the file. If writing fails, drop the line."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
         record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
         line = json.dumps(record).encode() + b"\n"
@@ -688,9 +690,9 @@ class Checker:
 
 
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return a scenario with only a few rows and tokens of the given one. A group is kept or dropped as a whole.
+    """Reduce a scenario to a few rows and tokens. The rows of a group are kept or dropped together.
 
-    Return a small scenario unchanged, and None for a large one whose rows cannot be selected.
+    Return a small scenario unchanged. Return None for a large scenario whose rows cannot be selected.
     """
     labels = inputs.get(contract.group)
     by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]
@@ -709,7 +711,7 @@ def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _spread(size: int) -> list[int]:
-    """Return indices of a dimension at equal distances, including the first and the last."""
+    """Return at most ``MOST_TOKENS`` evenly spaced indices of a dimension, including the first and the last."""
     if size <= MOST_TOKENS:
         return list(range(size))
     return sorted({round(place * (size - 1) / (MOST_TOKENS - 1)) for place in range(MOST_TOKENS)})
@@ -748,7 +750,7 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _named(recipe: Recipe) -> str:
-    """Return a known bug's id and, if its recipe names them, the settings that avoid the bug."""
+    """Return a known bug's id, followed by the settings that avoid the bug if its recipe names some."""
     until = recipe.document.get("until") or {}
     avoided = ", ".join(f"{name}={value}" for name, value in until.items())
     return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
@@ -763,7 +765,7 @@ def _version(target: Target) -> str:
 
 
 def _say(text: str, important: bool = False) -> None:
-    """Print lines.
+    """Print a message to standard error.
 
     :param important: whether to start a new line first, because a progress bar may have left the cursor within a line.
     """
@@ -778,7 +780,7 @@ def _rank_of(process: Process) -> str:
 
 
 def _stand_back() -> None:
-    """Lower the checker's priority, so that the run gets cores and memory first."""
+    """Lower the checker's priority and limit its memory, so that the run gets cores and memory first."""
     with contextlib.suppress(OSError):
         os.nice(10)
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

@@ -1,4 +1,4 @@
-"""Read the facts on which the checks of training steps depend: settings, models and user code.
+"""Read the facts about a trainer that decide which invariants apply: its settings, model and user code.
 
 This module runs inside the training."""
 
@@ -17,7 +17,7 @@ from typing import Any
 SET = "set"
 #: Maximum length of a string or list that is copied as a setting. A longer string may be a text of the training data.
 _LONGEST = 64
-#: Generation options that a trainer sets itself, or that do not change the policy.
+#: Parts of the names of generation options that a trainer sets itself, or that do not change the policy.
 _HARMLESS = (
     *("_token_id", "max_", "version", "_from_model_config", "cache", "output_", "return_", "compile"),
     *("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
@@ -36,18 +36,19 @@ _METHODS = (
     "_get_num_items_in_batch",
     "_get_train_sampler",
 )
-#: Methods of a callback that a trainer calls within a step.
+#: Methods that a trainer calls on its callbacks within a step.
 _STEP_CALLBACKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end")
 
 
 def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the facts of a trainer.
+    """Return the facts of a trainer, among them:
 
-    ``class`` is the first class in the trainer's MRO that the user did not write. ``own`` has the methods that the user
-    has overridden, each with the class that overrides it. ``callbacks`` has the methods of the user's callbacks that
-    are called within a step. ``options`` is the configuration, and ``changed`` lists the framework's options that are
-    not at their defaults. ``random`` has the reasons why two forward passes differ. ``places`` has the files and lines
-    of the trainer's methods.
+    * ``class``: the first class in the trainer's MRO that the user did not write
+    * ``own``: the methods that the user has overridden, each with the overriding class
+    * ``callbacks``: the methods of the user's callbacks that are called within a step
+    * ``options``: the configuration; ``changed``: the framework's options that are not at their defaults
+    * ``random``: the reasons why two forward passes may differ
+    * ``places``: the files and lines of the trainer's methods
     """
     theirs, kinds = {*packages, "transformers"}, type(trainer).__mro__
     users = kinds[: next((place for place, one in enumerate(kinds) if _root(one) in theirs), len(kinds))]
@@ -101,18 +102,13 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
 
 
 def class_of(trainer: Any, packages: Sequence[str]) -> str:
-    """Return the dotted path of a trainer's class or, if the user wrote that class, of the first base class from the
-    framework.
-
-    Return "" if there is none.
-    """
+    """Return the dotted path of the first class in a trainer's MRO that the user did not write; "" if there is none."""
     theirs = {*packages, "transformers"}
     return next((f"{one.__module__}.{one.__qualname__}" for one in type(trainer).__mro__ if _root(one) in theirs), "")
 
 
 def _started(model: Any) -> str:
-    """Return the option that makes a new adapter (LoRA) change the model's outputs; empty if there is no such
-    option."""
+    """Return the setting that makes a new, untrained adapter (LoRA) change the model's outputs; empty if none does."""
     for one in getattr(model, "peft_config", {}).values():
         if getattr(one, "init_lora_weights", True) not in (True, "gaussian"):
             return f"init_lora_weights={one.init_lora_weights!r}"
@@ -129,8 +125,8 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a mapping of settings. Keep numbers, short strings and short lists of these, and replace all other values by
-    ``"set"``."""
+    """Copy a mapping of settings. Numbers, short strings and short lists of these are copied, and all other values are
+    replaced by ``"set"``."""
     return {name: _plain(value) for name, value in values.items()}
 
 
@@ -148,8 +144,8 @@ def _plain(value: Any) -> Any:
 
 
 def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
-    """Return a trainer's own attributes and those at the given dotted paths, with values as :func:`plain` copies
-    them."""
+    """Return copies, as :func:`plain` makes them, of a trainer's attributes and of the values at the dotted paths in
+    ``settings``."""
     found = dict(vars(trainer))
     for path in settings:
         value = trainer
@@ -162,8 +158,8 @@ def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
 
 
 def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the arguments of a trainer's constructor: their names, the types of the dataset's columns, and the
-    columns in which the user's datasets already have tokens."""
+    """Describe the arguments of a trainer's constructor: their names, the types of the training dataset's columns, and
+    the columns in which the user's datasets already have tokens."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
     rows: Any = arguments.get("train_dataset")
     several = [rows, arguments.get("eval_dataset")]
@@ -181,8 +177,7 @@ def _root(kind: type) -> str:
 
 
 def _place(one: Any, theirs: set[str]) -> str:
-    """Return the name of a function or of an object's class if the user wrote it; empty if it belongs to the
-    framework."""
+    """Return the name of a function, or of an object's class, if the user wrote it; empty if the framework did."""
     kind = one if isinstance(one, FunctionType) else type(one)
     return "" if one is None or str(kind.__module__).partition(".")[0] in theirs else kind.__qualname__
 
@@ -230,7 +225,7 @@ def _generation(model: Any) -> list[str]:
 
 
 def is_optimizer_of(trainer: Any, optimizer: Any) -> bool:
-    """Return True if a step of this optimizer is a step of the trainer."""
+    """Return True if this is the trainer's optimizer, or is wrapped by it."""
     own = getattr(trainer, "optimizer", None)
     while own is not None and own is not optimizer:
         own = getattr(own, "optimizer", None)
@@ -245,12 +240,12 @@ def _optimizer_of(trainer: Any) -> Any:
 
 
 def is_plain_module(head: Any) -> bool:
-    """Return True for a linear layer whose output is determined by its weight and bias."""
+    """Return True for a plain ``nn.Linear``, whose output is determined by its weight and bias."""
     return type(head) is sys.modules["torch"].nn.Linear
 
 
 def is_undisturbed_by_calls(model: Any) -> bool:
-    """Return True for a transformers model for which an additional call has no known side effect.
+    """Return True for a transformers model that can be called once more without known side effects.
 
     A hook of a module may count calls or move weights, and the scale of a quantized model may depend on all tokens.
     """

@@ -1,7 +1,7 @@
-"""Invariants of a training run from one step to the next. Each is an object that checks the observed events.
+"""Define the invariants of a training run: properties that hold in each step, or from one step to the next.
 
-An invariant is checked only if everything that it depends on could be read from the run. Otherwise it is skipped, and
-the reason is reported. Code that the user wrote (a subclass, a loss, a scheduler, a callback) is not checked.
+An invariant is checked only if everything that it depends on could be read from the run. Otherwise the invariant is
+skipped, and the reason is reported. The user's own code (a subclass, a loss, a scheduler, a callback) is not checked.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ class Invariant:
     """An invariant of a training run.
 
     :ivar of: the kinds of events that the invariant checks.
+    :ivar reason: what must hold.
     :ivar needs: the parts that a run must have for the invariant to apply.
     :ivar broken: the check, which may store data for the next check.
+    :ivar unless: returns why the invariant does not apply to a training.
     :ivar where: the method that computes the checked value: a name, or a key of :attr:`Steps.methods`.
     :ivar advice: a first step for finding the cause.
     :ivar settings: options that a message names even if they are at their defaults.
-    :ivar across: whether the invariant compares processes of one run, which then share its stored data.
-    :ivar evaluates: whether the invariant is checked in evaluations, too.
-    :ivar note: whether a finding may be intended. Such a finding is printed and does not count as a violation.
+    :ivar across: whether the invariant compares the processes of a run. All processes then share its stored data.
+    :ivar evaluates: whether the invariant is also checked in evaluations.
+    :ivar note: whether a fault may be intended. Such a fault is printed, but does not count as a violation.
     """
 
     name: str
@@ -59,11 +61,13 @@ class Invariant:
 
 @dataclass
 class Memory:
-    """The state of all invariants for one process of the run: what they store between checks, how often each was
-    checked, and why some were skipped.
+    """The state of all invariants for one process of the run.
 
-    :ivar facts: the facts of the trainer, once they are known.
-    :ivar skipped: reasons by the names of skipped invariants.
+    :ivar without: the names of invariants that the user switched off.
+    :ivar together, kept: the data that each invariant stores between checks: for all processes, and for this one.
+    :ivar looks: how often each invariant was checked.
+    :ivar facts: the facts of the trainer; empty until they are known.
+    :ivar skipped: maps the name of each skipped invariant to the reason.
     :ivar failed: errors that checks raised and that have not been reported yet.
     """
 
@@ -82,14 +86,15 @@ class Memory:
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
     def settings(self, always: Sequence[str] = ()) -> str:
-        """Return a part of a message: the options in ``always``, and the framework's options that are not at their
-        defaults."""
+        """Return the part of a message that lists options: those in ``always``, then the framework's options that are
+        not at their defaults."""
         options = self.facts.get("options", {})
         changed = [name for name in self.facts.get("changed", ()) if name not in _ASIDE] if self.steps else []
         chosen = [name for name in dict.fromkeys((*always, *changed)) if name in options]
         return ", ".join(f"{name}={options[name]!r}" for name in chosen[:_SETTINGS])
 
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
+        """Check an event with each invariant that applies, and return the violated invariants with their messages."""
         if kind == "facts":
             self.facts, self.kept = values, {}
             reasons = {one.name: one.unless(values, self.steps) for one in INVARIANTS}
@@ -119,7 +124,7 @@ class Memory:
         return [(one, place + how + self._more(one)) for one, how in looks if how]
 
     def _more(self, one: Invariant) -> str:
-        """Return the method, the settings and the advice for a message, each on a line of its own."""
+        """Return the last lines of a message: the method to inspect, the settings, and the advice."""
         steps, places = self.steps, self.facts.get("places", {})
         names = (steps.methods.get(one.where) if steps else None) or (one.where,)
         trainer = str(self.facts.get("class", "")).rpartition(".")[2]
@@ -134,10 +139,10 @@ _ASIDE = ("bf16", "logging_steps", "gradient_checkpointing", "log_completions", 
 _SETTINGS = 6
 
 
-#: Reason for skipping an invariant that needs a part which the trainer or this run does not have. Such invariants are
-#: counted, not listed under a reason.
+#: The reason for skipping an invariant because the run lacks a part that the invariant needs, such as a reference.
+#: Such invariants are counted together, not listed by reason.
 ELSEWHERE = "this run does not have the part that it needs"
-#: Marks the names of invariants that are checked in an evaluation.
+#: The suffix of an invariant's name when the invariant is checked in an evaluation.
 IN_EVALUATION = " (evaluation)"
 
 
@@ -166,14 +171,14 @@ def _also(*conditions: Unless) -> Unless:
 
 
 def _documented(what: str) -> Unless:
-    """Return a condition that is met if the adapter documents the value ``what`` for the trainer, and knows all options
-    that are set."""
+    """Return a condition that is met if the adapter documents the trainer's ``what`` (such as its loss), and knows all
+    options that are set."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts or steps is None:
             return _facts_read(facts, steps) or f"the adapter does not document {facts['class'] or 'this trainer'}"
         if not getattr(steps, what):
-            return ELSEWHERE if what in steps.lacks else f"the adapter does not document its {what}"
+            return ELSEWHERE if what in steps.lacks else f"the adapter does not document the trainer's {what}"
         unknown = [name for name in facts["changed"] if name not in steps.knows]
         return f"the adapter does not know the option {unknown[0]}" if unknown else ""
 
@@ -181,7 +186,7 @@ def _documented(what: str) -> Unless:
 
 
 def _undocumented(facts: Mapping[str, Any], steps: Steps | None) -> str:
-    """Return a reason if neither the adapter nor transformers documents the trainer."""
+    """Return a reason if neither the adapter nor transformers documents the trainer; otherwise an empty string."""
     plain = facts["class"] == "transformers.trainer.Trainer"
     return "" if plain or steps is not None else f"the adapter does not document {facts['class'] or 'this trainer'}"
 
@@ -251,11 +256,11 @@ def _one_process(facts: Mapping[str, Any], steps: Steps | None) -> str:
         return "the trainer's settings were not read"
     if facts["scaler"]:
         return "gradients are scaled (fp16)"
-    return "" if facts["distributed"] == "NO" else f"gradients of several processes ({facts['distributed']})"
+    return "" if facts["distributed"] == "NO" else f"several processes combine gradients ({facts['distributed']})"
 
 
 def _micro(values: Mapping[str, Any]) -> Any:
-    """Convert an observed micro-batch to the form that the adapter's functions take."""
+    """Convert an observed micro-batch to the argument of the functions in the adapter's :class:`Steps`."""
     facts = values["facts"]
     names = ("batch", "attributes", "forwards", "items", "rewards")
     given = {name: values.get(name) for name in names}
@@ -270,7 +275,7 @@ def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) 
 
 
 def _trimmed(row: torch.Tensor) -> bytes:
-    """Return a row's numbers without leading and trailing zeros, because padding may add or remove such zeros."""
+    """Return a row's numbers as bytes, without leading and trailing zeros, because padding may add or remove these."""
     places = row.reshape(-1).nonzero()
     return _bits(row.reshape(-1)[int(places.min()) : int(places.max()) + 1]) if len(places) else b""
 
@@ -303,7 +308,11 @@ def _rows_stay(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
 
 def _sampling_options(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     options = [(name, pair) for name, pair in values.items() if isinstance(pair, tuple)]
-    wrong = [f"{name} is {got}, not {wanted}" for name, (wanted, got) in options if (wanted or None) != (got or None)]
+    wrong = [
+        f"{name} is {got}, but {wanted} is configured"
+        for name, (wanted, got) in options
+        if (wanted or None) != (got or None)
+    ]
     return "; ".join(wrong)
 
 
@@ -322,12 +331,15 @@ def _ratio_is_one(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
     if mean <= _AGREE:
         return ""
     where = ", ".join(f"{name} {one:.3g}" for name, one in mismatch(memory).items())
-    return f"log-probs of rollout and trainer differ by {mean:.3g} on average before any step ({where})"
+    return (
+        f"log-probs of rollout and trainer differ by {mean:.3g} on average, although no optimizer step lies between "
+        f"them (by response length and token position: {where})"
+    )
 
 
 def mismatch(memory: Mapping[str, Any]) -> dict[str, float]:
-    """Return the mean differences between the rollout's and the trainer's log-probs, grouped by token position and by
-    response length."""
+    """Return the mean absolute difference between the rollout's and the trainer's log-probs, in nats, for each range of
+    token positions (such as ``token 2-3``) and of response lengths (such as ``length 4-7``)."""
     return {
         f"{name} {1 << power}" + (f"-{(2 << power) - 1}" if power else ""): total / count
         for (name, power), (total, count) in sorted(memory.get("sums", {}).items())
@@ -356,14 +368,14 @@ def _of_the_model(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
         return None
     most = max(_AGREE, 2 * float(policy["bound"]))
     return (
-        f"a token's log-prob in the loss differs by {float(apart.max()):.3g} from the model's"
+        f"a token's log-prob in the loss differs by {float(apart.max()):.3g} from the one that the model computes"
         if float(apart.max()) > most
         else ""
     )
 
 
 def _policy(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the trained model's first forward pass with recomputed log-probs; empty if there is none."""
+    """Return the first forward pass of the trained model for which log-probs were recomputed; empty if none was."""
     return next((one for one in values["forwards"] if one["model"] == "trained" and "log_probs" in one), {})
 
 
@@ -378,7 +390,7 @@ def _reported_are_the_models(kind: str, values: Mapping[str, Any], memory: dict[
             compared = True
             apart = float((one["log_probs"] - reported)[known].abs().max())
             most = max(most, apart if apart > max(2 * float(one["bound"]), 1e-4) else 0.0)
-    fault = f"a reported log-prob differs by {most:.3g} from that of the model's last layer" if most else ""
+    fault = f"a log-prob that the model reports differs by {most:.3g} from its last layer's" if most else ""
     return fault if compared else None
 
 
@@ -413,7 +425,7 @@ def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, 
     memory["rows"] = memory.get("rows", 0) + len(masked)
     if memory["any"] or memory["rows"] < _ROWS:
         return ""
-    return f"all {memory['rows']} rows train on all their tokens, including the prompt"
+    return f"all {memory['rows']} rows train on all their tokens, including the prompt, which should be masked"
 
 
 #: Number of rows after which unmasked prompts are reported.
@@ -428,7 +440,7 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
     if policy["log_probs"].shape != learned.shape or policy["log_probs"][learned].isnan().any():
         return None
     if any(one["reported"]["aux_loss"] is not None for one in values["forwards"]):
-        raise DoesNotApply("the model adds a loss of its own")
+        raise DoesNotApply("the model adds an auxiliary loss")
     terms = -policy["log_probs"][learned].double()
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
     # If labels are counted over all ranks, the loss of one rank is multiplied by the number of ranks.
@@ -466,11 +478,11 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
 
 
 def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the gradient of a micro-batch's loss with the documented loss's gradient, for each output of the model.
+    """Compare the gradient of a micro-batch's loss with that of the documented loss, for each output of the model.
 
-    Gradients are divided by the gradient of the loss itself, which removes a scale factor of the loss. The documented
-    gradient is computed for the observed outputs, and for outputs moved by their rounding error in both directions,
-    because near a clip bound, the gradients on both sides of the bound are right.
+    Observed gradients are divided by the gradient of the loss itself, which removes scale factors. The documented
+    gradient is computed three times: for the observed outputs, and for these outputs plus and minus their rounding
+    error. Any value in between is accepted, because near a clip bound the gradients on both sides are right.
     """
     scale, slopes = values["slope"], values["slopes"]
     if scale is None or not scale or not any(slopes):
@@ -498,17 +510,17 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
                 elif not expected[0][wrong].any():
                     how = ": these elements should have no gradient, as if a detach() or a clip bound were missing"
                 return (
-                    f"the gradient of the loss with respect to {name} has an element {float(got.reshape(-1)[at]):.4g} "
-                    f"that is {float(expected[0].reshape(-1)[at]):.4g} by the documented loss "
-                    f"({int(wrong.sum())} of {wrong.numel()} elements differ){how}; "
-                    f"the value of the loss is right ({float(values['loss']):.3g})"
+                    f"an element of the gradient of the loss with respect to {name} is "
+                    f"{float(got.reshape(-1)[at]):.4g}; the documented loss gives "
+                    f"{float(expected[0].reshape(-1)[at]):.4g} ({int(wrong.sum())} of {wrong.numel()} elements "
+                    f"differ){how}; the value of the loss is right ({float(values['loss']):.3g})"
                 )
     return ""
 
 
 def _slopes(values: Mapping[str, Any], shift: int) -> list[dict[str, torch.Tensor]]:
-    """Return the gradients of the documented loss with respect to the model's outputs. Before they are computed,
-    ``shift`` times the rounding error of each output is added to it."""
+    """Return the gradients of the documented loss with respect to the model's outputs, after ``shift`` times its
+    rounding error was added to each output."""
     leaves: list[dict[str, torch.Tensor]] = []
     forwards = []
     for one, observed in zip(values["forwards"], values["slopes"]):
@@ -536,7 +548,7 @@ def _advantages(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) ->
     expected, rounding = values["steps"].advantages(_micro(values))
     advantages = values["batch"]["advantages"].double()
     if advantages.shape != expected.shape:
-        return f"{tuple(advantages.shape)} advantages for {tuple(expected.shape)} rewards"
+        return f"advantages have the shape {tuple(advantages.shape)}, and their rewards {tuple(expected.shape)}"
     wrong = ~((advantages - expected).abs() <= rounding)
     if not wrong.any():
         return ""
@@ -553,7 +565,11 @@ def _constant(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
     if not values["rewards"]:
         return None
     memory["same"] = memory.get("same", 0) + 1 if len(returned) == 1 else 0
-    return f"every reward was {returned.pop()} in {_CONSTANT} checked batches" if memory["same"] == _CONSTANT else ""
+    return (
+        f"every reward in {_CONSTANT} successive checked batches was {returned.pop()}, which gives no advantage"
+        if memory["same"] == _CONSTANT
+        else ""
+    )
 
 
 #: Number of batches with equal rewards after which a note is printed.
@@ -588,7 +604,7 @@ def _adapters_are_off(kind: str, values: Mapping[str, Any], memory: dict[str, An
 
 
 def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the optimizer's state before the first step of a resumed training with the checkpoint's."""
+    """Check that a resumed training begins with the checkpoint's step, random state and optimizer state."""
     facts = values["facts"]
     if kind == "facts":
         wrong = _resumed_elsewhere(facts)
@@ -616,7 +632,7 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
 
 
 def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
-    """Describe how the step or batch at which a training resumes differs from the checkpoint's; empty if both agree."""
+    """Return a fault if a training does not resume at the checkpoint's step and batch; otherwise an empty string."""
     step, options, epoch = facts.get("saved_step"), facts["options"], facts.get("epoch", {})
     if step is None:
         return ""
@@ -638,9 +654,9 @@ def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
 
 
 def _plan(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the plan of an epoch.
+    """Return the recorded plan of an epoch: how often this process will load each row.
 
-    :raises DoesNotApply: if the plan is unknown.
+    :raises DoesNotApply: if no plan was recorded.
     """
     epoch: Mapping[str, Any] | None = values.get("epoch")
     if epoch is None:
@@ -651,7 +667,7 @@ def _plan(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare an epoch's plan with the dataset: how often each row is loaded, by all processes together."""
+    """Check that all processes together load each row of the dataset as often as configured in an epoch."""
     facts, steps, epoch = values["facts"], values["steps"], _plan(values)
     world = epoch["world"]
     several = _of_all(memory, (values.get("moment"), facts["first_step"]), {**values, **epoch}, epoch["counts"], world)
@@ -675,7 +691,7 @@ def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
 
 
 def _shuffled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the orders of rows in two epochs."""
+    """Check that the next epoch has another order of rows than this one."""
     epoch, options = _plan(values), values["facts"]["options"]
     steps = max(epoch["batches"] // options["gradient_accumulation_steps"], 1)
     limit = options.get("max_steps", -1)
@@ -685,9 +701,8 @@ def _shuffled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
 
 
 def _follows(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Report a fault if synchronizing the reference at the end of a step did not set its weights to the configured
-    share of the policy's weights plus the rest of its own.
-    """
+    """Check a synchronized reference: its new weights must be the configured mean of the policy's weights and of its
+    own weights before the synchronization."""
     share = values["share"]
     for name, (before, after, policy) in values["pieces"].items():
         expected = before.double() + share * (policy.double() - before.double())
@@ -718,7 +733,10 @@ def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any])
     if not policy.any():
         return None
     memory["equal"] = memory.get("equal", 0) + 1 if torch.equal(policy, reference) else 0
-    how = f"the reference's log-probs equal the policy's bit by bit, although the policy moved by {memory['moved']:.2g}"
+    how = (
+        "the reference's log-probs equal the policy's bit by bit, although the policy's weights have changed by up to "
+        f"{memory['moved']:.2g} of the largest weight"
+    )
     return how if memory["equal"] >= _EQUAL else ""
 
 
@@ -728,7 +746,7 @@ _MOVED, _EQUAL = 1e-3, 2
 
 
 def _rows_are(name: str) -> Check:
-    """Return a check that reports the result of a comparison made in the training process."""
+    """Return a check that reports the fault ``values[name]``, which the training process has already found."""
 
     def broken(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
         fault, why = values[name]
@@ -772,8 +790,8 @@ def _samples(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
     mean, expected = memory["log_probs"] / count, memory["minus entropy"] / count
     how = "more probable" if mean > expected else "less probable"
     return (
-        f"the mean log-prob of {int(count)} sampled tokens is {mean:.4g}; for samples of the policy, it would be the "
-        f"negative entropy {expected:.4g}: the tokens are {how} than samples of the policy"
+        f"the mean log-prob of {int(count)} sampled tokens is {mean:.4g}; for samples of the policy, it would be about "
+        f"{expected:.4g}, the policy's negative entropy: the tokens are {how} than samples of the policy"
     )
 
 
@@ -846,9 +864,9 @@ def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 
 
 def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: Any, over: int) -> list[Any] | None:
-    """Store what one process observed at a moment. Return the observations of all processes; None if one is still
-    missing.
+    """Store what one process observed at a moment. Return the observations of all processes; None if one is missing.
 
+    :param key: the moment. ``own``: the observation of this process. ``over``: the number of processes.
     :raises DoesNotApply: if the processes split parameters or rows.
     """
     if values.get("world", 1) > 1 and not values.get("replicated"):
@@ -862,7 +880,7 @@ def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: An
 
 
 def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the divisor of a supervised loss (a number of tokens) with the number of labels in the whole step."""
+    """Check that a supervised loss is divided by the number of labels in the whole step."""
     own = memory.setdefault(f"process {values.get('process')}", {})
     if kind == "answers":
         labels, items = values["batch"].get("labels"), values["items"]
@@ -901,7 +919,7 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
 
 
 def _tokens_counted(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the divisor of a policy loss (a number of tokens) with the number of trained tokens in all processes."""
+    """Check that a policy loss is divided by the number of trained tokens in all processes."""
     batch, world = values["batch"], values.get("world", 1)
     if "num_items_in_batch" not in batch or "completion_mask" not in batch:
         return None
@@ -926,8 +944,7 @@ def _evaluated(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
 
 
 def _mean_of_batches(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    """Compare an evaluation's loss with the mean loss of its batches. The last batch may be smaller, and then counts
-    less."""
+    """Check that an evaluation's loss is the mean loss of its batches. The last batch may be smaller and count less."""
     losses, returned = [float(one) for one in values["losses"]], values["returned"]
     if returned is None or not losses or not all(map(math.isfinite, losses)):
         raise DoesNotApply("the evaluation returned no loss")
@@ -959,7 +976,7 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
     slack = 16 * max(spacing for _, _, spacing in factors)
     if high[0] - low[0] > slack * high[0] or high[0] > 1 + slack:
         how = f"the gradient of {high[1]} is {high[0]:.4g} times the sum over micro-batches"
-        return f"{how}, and the gradient of {low[1]} is {low[0]:.4g} times its sum"
+        return f"{how}, and that of {low[1]} {low[0]:.4g} times its sum; clipping gives all the same factor, at most 1"
     norm = float(values["norm"]) if values["norm"] is not None else math.nan
     if most and norm > most * (1 + slack):
         return f"the norm of the gradients is {norm:.4g} at the step, but max_grad_norm is {most:g}"
@@ -971,7 +988,7 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
 
 #: transformers does not know where a dataset without a length ends. It counts the dataset's last micro-batches towards
 #: the next step.
-_ENDS = "the dataset has no length, so the step at its end may have another number of micro-batches"
+_ENDS = "the dataset has no length, so the step at its end may have a different number of micro-batches"
 
 
 def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
@@ -1025,11 +1042,12 @@ def _held(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str |
     if values["facts"].get("created") is None:
         raise DoesNotApply("the optimizer is your own, or was created before watching began")
     names = values["left"]
-    return f"no optimizer has {', '.join(names[:3])}, although requires_grad is set" if names else ""
+    return f"the optimizer does not contain {', '.join(names[:3])}, although requires_grad is set" if names else ""
 
 
 def _rule(kind: str, old: Any, gradient: Any, group: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
-    """Return the update that torch documents for an optimizer; None if an option of the optimizer is not supported."""
+    """Return a parameter's update by the rule that torch documents for the optimizer; None if the rule is not known or
+    an option is not supported."""
     odd = any(group.get(name) for name in ("amsgrad", "maximize", "nesterov", "dampening", "differentiable"))
     rate, decay = group.get("lr"), group.get("weight_decay", 0.0)
     if odd or not isinstance(rate, float) or gradient is None:
@@ -1082,7 +1100,7 @@ def _follow_gradients(kind: str, values: Mapping[str, Any], memory: dict[str, An
             how = f"{optimizer} would change it by {float(update[at]):.4g}"
             return f"element {at} of {name} changed by {float(moved[at]):.4g}, but {how}"
     if not known:
-        raise DoesNotApply(f"the rule of {values['optimizer']} is not known")
+        raise DoesNotApply(f"the update rule of {values['optimizer']} is not known")
     return ""
 
 
@@ -1119,8 +1137,8 @@ def _disturbed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
         return ""
     of = "padding tokens" if values["what"] == "padding" else "tokens of the first document of a row"
     return (
-        f"changing the values of {values['tokens']} {of} changes the last hidden states of the remaining tokens by up "
-        f"to {apart:.3g} (the largest hidden state is {largest:.3g})"
+        f"changing {values['tokens']} {of} changes the last hidden states of other tokens by up to {apart:.3g}, "
+        f"which must not depend on them (the largest hidden state is {largest:.3g})"
     )
 
 
@@ -1139,7 +1157,7 @@ def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -
             return None
         own = {"its rows": _bits(ids)}
     elif kind == "stepping":
-        own = {"its learning rate": values["rates"]}
+        own = {"the learning rate": values["rates"]}
     else:
         own = {name: _bits(after) for name, (_, after, *_) in values["parameters"].items()}
     others = memory.setdefault(f"{kind} {values['moment' if kind == 'answers' else 'step']}", {})
@@ -1203,7 +1221,7 @@ INVARIANTS = (
     ),
     Invariant(
         "the_reference_starts_as_the_policy", ("answers", "scored"), "the reference is the policy before training",
-        f"{_TRAINER} that the adapter documents; needs a reference model, and no dropout", _starts_as_policy,
+        f"{_TRAINER} that the adapter documents, a reference model, and no dropout", _starts_as_policy,
         _also(
             _documented("references"), _has_reference, _own("loss", "advantages"), _repeatable, _observed,
             lambda facts, steps: "ref_model was given" if "ref_model" in facts.get("given", {}) else "",
@@ -1224,10 +1242,11 @@ INVARIANTS = (
     ),
     Invariant(
         "the_reference_is_not_the_policy", ("answers", "scored", "stepped"), "the reference does not follow the policy",
-        f"{_TRAINER} that the adapter documents; needs a reference model", _is_not_policy,
+        f"{_TRAINER} that the adapter documents, and a reference model", _is_not_policy,
         _also(
             _documented("references"), _has_reference, _own("loss", "advantages"), _observed,
-            lambda facts, steps: "sync_ref_model" if facts["options"].get("sync_ref_model") else "",
+            lambda facts, steps: "sync_ref_model updates the reference" if facts["options"].get("sync_ref_model")
+            else "",
         ),
         "loss", "Check that adapters are off, and weights are not shared, in the reference's forward pass.",
     ),
@@ -1238,12 +1257,12 @@ INVARIANTS = (
     ),
     Invariant(
         "the_batch_means_what_it_should", ("scored", "answers"),
-        "masks cover the response with its end, and no padding",
+        "masks cover the response with its end token, and exclude padding",
         f"{_TRAINER} that the adapter documents", _batch, _also(_documented("batch"), _own("advantages", "loss")),
         "advantages", "Print one row's tokens with its masks and labels.", evaluates=True,
     ),
     Invariant(
-        "batches_are_their_rows", ("collated",), "a collator pads rows, and its positions restart at each document",
+        "batches_are_their_rows", ("collated",), "a collator only pads or joins rows; positions restart per document",
         f"{_TRAINER} that the adapter documents, and rows that this process collates", _rows_are("rows"),
         _also(
             lambda facts, steps: "" if steps and steps.collators else ELSEWHERE, _facts_read,
@@ -1261,7 +1280,7 @@ INVARIANTS = (
         ("completion_only_loss", "assistant_only_loss", "max_length"), evaluates=True,
     ),
     Invariant(
-        "other_tokens_change_nothing", ("disturbed",), "a token depends on the tokens of its own document only",
+        "other_tokens_change_nothing", ("disturbed",), "padding and other documents do not affect a token",
         f"{_TRAINER}, padding or packed documents, no dropout, and whole parameters", _disturbed,
         _also(_repeatable, _sharded, _observed, _own("loss", "compute_loss")), "compute_loss",
         "Print attention_mask and position_ids of the model's forward pass.",
@@ -1290,7 +1309,7 @@ INVARIANTS = (
         "Compare the temperature and the weights of both log-probs.", across=True,
     ),
     Invariant(
-        "log_probs_are_the_models", ("call", "answers"), "the loss trains the tokens whose log-probs it receives",
+        "log_probs_are_the_models", ("call", "answers"), "the loss gets the model's log-probs of the trained tokens",
         f"{_TRAINER}, and a loss with log-probs whose calls can be read", _of_the_model,
         _also(_generates, _own("loss"), _observed),
         "loss",
@@ -1312,8 +1331,8 @@ INVARIANTS = (
         "compute_loss", "Print input_ids and labels of one batch of the collator.", evaluates=True,
     ),
     Invariant(
-        "prompts_are_not_learned", ("answers",), "the configuration trains on completions only",
-        f"{_TRAINER}, labels", _prompts_are_masked,
+        "prompts_are_not_learned", ("answers",), "if completions only are configured, prompts are not trained on",
+        f"{_TRAINER}, and labels", _prompts_are_masked,
         _also(
             _facts_read, _trains_on_completions,
             lambda facts, steps: f"your collator {facts['collator']} makes the batches" if facts["collator"] else "",
@@ -1326,7 +1345,7 @@ INVARIANTS = (
         _also(
             _own("compute_loss"), _observed,
             lambda facts, steps: ELSEWHERE if facts["class"] != "transformers.trainer.Trainer"
-            else "compute_loss_func or label smoothing" if facts["loss_function"] or facts["smoothing"] else "",
+            else "compute_loss_func or label smoothing is used" if facts["loss_function"] or facts["smoothing"] else "",
         ),
         "compute_loss", "Check the divisor: the tokens of the whole step, not of the micro-batch.", evaluates=True,
     ),
@@ -1355,8 +1374,8 @@ INVARIANTS = (
         _also(
             _evaluates, _own("evaluation_loop", "evaluate", "prediction_step"), _callback("on_prediction_step"),
             _sharded,
-            lambda facts, steps: "the optimizer exchanges weights for an evaluation" if facts["weights_swap"] else "",
-            lambda facts, steps: "use_vllm: adapters are merged into the model" if facts["options"].get("use_vllm")
+            lambda facts, steps: "the optimizer swaps the weights in evaluations" if facts["weights_swap"] else "",
+            lambda facts, steps: "with use_vllm, adapters are merged into the model" if facts["options"].get("use_vllm")
             else "",
         ),
         "evaluation_loop", "Look for train() and in-place changes in the methods that an evaluation calls.",

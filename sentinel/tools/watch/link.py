@@ -1,4 +1,4 @@
-"""Connect a watched run with its checker. A thread sends the recorded calls, and receives the functions to watch."""
+"""Connect a process of a watched run with the checker: a thread sends copied calls and receives what to watch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sentinel.tools.watch.training import Event, Training
 from sentinel.tools.watch.values import packed
 from sentinel.tools.watch.wrapping import ENDED, Budget, Call, Watcher
 
-#: Environment variables of launchers. The checker does not get them, because code that finds them would join the
-#: training.
+#: Prefixes of environment variables that the checker must not inherit, mostly those of launchers: code that finds them
+#: would join the training.
 _OF_RANKS = (
     *("SENTINEL_WATCH", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_"),
     *("ACCELERATE_", "FSDP_", "DEEPSPEED_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "RAY_"),
@@ -58,11 +58,11 @@ class _Attaching:
 
 
 class Watching:
-    """A watched run. It ends with :meth:`stop`, with the ``with`` block, or with the process.
+    """Watches this process until :meth:`stop` is called, the ``with`` block ends, or the process ends.
 
-    :ivar counts: the counts after the end of the run: violations, checked calls, and the reasons why other calls were
-        not checked.
-    :ivar checker: process id of the checker, if this process started it.
+    :ivar counts: after the end, the counts of violations and checked calls, and the reasons why other calls were not
+        checked; until then empty.
+    :ivar checker: process id of the checker if this process started it; otherwise None.
     """
 
     def __init__(
@@ -137,14 +137,14 @@ class Watching:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
-        """Wait until all functions that are loaded so far are watched. Return False on a timeout.
+        """Wait until all bound functions that have been imported so far are watched. Return False on a timeout.
 
-        Short runs may need this, because the calls of a function are recorded only after the checker has read it.
+        A short run may need this, because a function's calls are copied only after the checker has read the function.
         """
         return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:
-        """Restore every function's code, and wait briefly until the recorded calls are checked."""
+        """Stop watching: restore the functions' code, and wait up to 20 s until the copied calls are checked."""
         if os.getpid() != self._pid or self._ending.is_set():
             return
         with contextlib.suppress(ValueError):
@@ -192,8 +192,8 @@ class Watching:
     def _send_all(self) -> bool:
         """Send all queued events, then all queued calls, and return True if there were any.
 
-        Calls are taken from their queue first, so that every event that preceded a call is sent before it. For example,
-        the checker needs a trainer's settings before the trainer's calls.
+        Calls are taken from their queue first, so that a call is never sent before an event that preceded it. For
+        example, the checker needs a trainer's settings before the trainer's calls.
         """
         calls = list(_drained(self.watcher.copies))
         several = [*_drained(self.watcher.events), *calls]
@@ -239,7 +239,10 @@ class Watching:
             self._connection.send(("modules", sorted(loaded)))
 
     def _hear(self, seconds: float) -> None:
-        """Receive the checker's messages, until the last one has arrived or the time limit is reached."""
+        """Handle messages of the checker until none arrives in time, or until the last message, the run's counts.
+
+        :param seconds: the time limit; 0 to handle only messages that have arrived already.
+        """
         until = time.monotonic() + seconds
         while self._connection.poll(max(until - time.monotonic(), 0.0)):
             kind, content = self._connection.recv()
@@ -279,15 +282,15 @@ def start(
     capture: Literal["numbers", "full"] = "numbers",
     without: Sequence[str] = (),
 ) -> Watching:
-    """Watch a target's boundaries in this process, including those whose modules are imported later.
+    """Watch a framework's bound functions in this process, including those whose modules are imported later.
 
-    :param target: a name of ``sentinel list targets``.
-    :param events: file that receives one line of JSON per kind of violation, and a last line with counts.
-    :param every: record at most one in this many calls of each boundary.
-    :param share: maximum share of the run's time that recording may take.
-    :param capture: what to write about a call that breaks a law. ``numbers``: its numbers, and only if the call is
-        small. ``full``: the whole call with the names of its groups.
-    :param without: names of invariants of the training to skip.
+    :param target: the framework, a name that ``sentinel list targets`` prints.
+    :param events: the file that receives one line of JSON per kind of violation, and a last line with counts.
+    :param every: copy at most one in this many calls of each function.
+    :param share: the maximum share of the run's time that copying may take.
+    :param capture: what to write about a call that violates a law. ``numbers``: its numbers, and only if the call is
+        small. ``full``: the whole call, with the names of its groups.
+    :param without: the names of invariants to skip.
     """
     from sentinel.recipes.catalog import bundled_catalog
 

@@ -1,5 +1,5 @@
-"""The socket between a run's processes and their checker. The first process opens the socket, and the checker removes
-it."""
+"""Open, find and remove the socket between a run's processes and their checker. The first process opens it, and the
+checker removes it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-#: Seconds that a run waits at its end until its recorded calls are checked, and seconds that the command waits for a
-#: checker that still runs.
+#: Seconds that a process of the run waits at its end for its copied calls to be checked, and seconds that the command
+#: waits for a checker that is still running.
 PATIENCE, LONG_PATIENCE = 20.0, 300.0
-#: Seconds that a process waits while another process connects.
+#: Seconds that a process waits for the lock while another process connects.
 _PATIENCE = 5.0
 
 
@@ -29,7 +29,7 @@ def address(words: Sequence[str], packages: Sequence[str]) -> Path:
     The file's name is derived from the checker's options and from the copy of the framework that is imported here. If
     ``sentinel watch`` started the run, the name begins with the run's number.
 
-    :raises OSError: if other users can access the folder.
+    :raises OSError: if other users can access the folder, or if it cannot be created.
     """
     folder = _folder()
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -49,12 +49,13 @@ def sockets(number: str) -> list[Path]:
 
 
 def is_alive(socket: Path) -> bool:
-    """Return True if a process still listens at a socket. A checker that was killed leaves its socket's file behind."""
+    """Return True if a process listens at a socket. A killed checker leaves the socket's file behind."""
     return any(line.endswith(f"/{socket.name}") for line in Path("/proc/net/unix").read_text().splitlines())
 
 
 def mark_stopped(number: str, stopped: bool = True) -> None:
-    """Record that the command stops the run with this number, so its processes may end without a report."""
+    """Record that the command stops the run with this number, so that its processes are not reported as lost. If
+    ``stopped`` is False, delete the record."""
     mark = _folder() / f"{number}.stopped"
     if stopped:
         mark.touch()
@@ -114,9 +115,11 @@ def last_call(listening: socket.socket, place: Path) -> Connection | None:
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[str]:
-    """Hold the lock under which this user's processes open, join or leave a socket.
+    """Hold the lock under which this user's processes open, join or leave a socket. Yield a short path of the socket.
 
-    :return: a short path of the socket, through the open folder's descriptor. A socket's path has at most 108 bytes.
+    The path uses the descriptor of the open folder, because a socket's path is limited to 108 bytes.
+
+    :raises BlockingIOError: if another process holds the lock for too long.
     """
     folder = os.open(place.parent, os.O_RDONLY)
     until = time.monotonic() + _PATIENCE

@@ -34,27 +34,25 @@ from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import probe, stubs, tensors
 from sentinel.worker.calling import Boundary
 
-#: Number of example calls from which a reading is derived, and maximum number of scenarios that are drawn to get them.
+#: Number of example calls from which a reading is derived, and maximum number of scenarios that are drawn for them.
 _CALLS, _DRAWN = 24, 400
-#: Number of example calls in which parts are changed one by one, to find the parts that have no effect.
+#: Number of example calls whose parts are changed one by one, to find the parts that have no effect.
 _TURNED = 18
-#: The keys that a contract observes have roles. Keys with these roles are compared with the result of a call, or with
-#: its gradients; other keys are not.
+#: Roles of the observed keys of a contract that follow from a call's result or gradients. Only these are compared.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
-#: In ``Reading.open``, this is among the possible values of an input that only some calls contain. It stands for the
-#: value in the call.
+#: A possible value in :attr:`Reading.open`, for an input that only some calls contain: the value in the call.
 _SHOWN = object()
-#: Requests that a part of a call is replaced by another valid value.
+#: Stands for any other valid value of the same type when a part of a call is replaced.
 _ANOTHER = object()
 #: Roles of the keys that scale with the loss.
 _SCALED = ("output", "gradient")
-#: Maximum number of combinations of values that are tried for the options that no part of a call shows.
+#: Maximum number of combinations of values that are tried for the inputs that cannot be read from a call.
 _COMBINATIONS = 256
 _DEEPEST = 3
 
 
 class Unreadable(Exception):
-    """A call, or all calls of a boundary, cannot be read as scenarios. The message is the reason."""
+    """Raised if a call, or all calls of a boundary, cannot be converted to scenarios. The message is the reason."""
 
 
 class _Heard(BaseException):
@@ -62,11 +60,11 @@ class _Heard(BaseException):
 
 
 class Listener:
-    """Replaces a boundary's function, and records the arguments of its last call by name.
+    """Replacement for a boundary's function that records the arguments of its last call by name.
 
     ``inspect.signature``, ``getsource`` and ``unwrap`` return the real function's values, because adapters call them.
 
-    :param answers: computes the result from the arguments; if it is None, calls raise :class:`_Heard`.
+    :param answers: a function that computes the result of a call; if it is None, calls raise :class:`_Heard`.
     """
 
     def __init__(self, function: Any, answers: Any = None) -> None:
@@ -89,18 +87,18 @@ class Listener:
 
 @dataclass(frozen=True)
 class Reading:
-    """How calls of a boundary are read.
+    """The way in which a boundary's calls are converted back to scenarios.
 
-    :ivar sources: for each canonical input, the part of a call that shows it, and how: ``same``; ``row`` (one number
-        per response instead of one per token); ``sum`` (the sum of a response); ``mostly`` (in at least half of the
-        adapter's calls). If a call has the difference of two inputs, one is read as ``difference`` and the other as 0
-        (``zero``).
-    :ivar open: the inputs that no part of a call shows, or that a part shows only in some calls; each with its possible
+    :ivar sources: for each canonical input, the part of a call from which it is read, and how: ``same``; ``row`` (one
+        number per response instead of one per token); ``sum`` (the sum of a response); ``mostly`` (equal in at least
+        half of the adapter's calls). If a call has only the difference of two inputs, one is read as ``difference``
+        and the other as 0 (``zero``).
+    :ivar open: the inputs that cannot be read from any part of a call, or only in some calls; each with its possible
         values.
     :ivar keys: the contract's keys whose values follow from a call's result; empty until these keys are known.
     :ivar idle: parts that are not copied, because they do not affect the results of the adapter's calls.
     :ivar scaling: parts that multiply a loss and its gradients in every scenario, such as the number of micro-batches
-        of a step. Their values may differ from the adapter's call.
+        of a step. Their values may differ from those in the adapter's call.
     """
 
     subject: Subject
@@ -131,25 +129,27 @@ class Reading:
                 why = f"{why.partition(':')[0]}: {error}"[:200] if fewest > len(self.plan.paths) else why
                 continue
             if not all(accepts(contract, binding, item, inputs) for item in contract.inputs if item.domain == "mask"):
-                why = "the adapter does not accept a mask like that of the call"
+                why = "the adapter does not accept a mask with the call's values"
                 continue
             other = [p for p in self.plan.paths if p not in self.scaling and not _alike(parts[p], made[p])]
             if not other:
                 return inputs
             if len(other) < fewest:
                 fewest, closest = len(other), (inputs, {path: parts[path] for path in other})
-                why = "; ".join(f"{written(p)} is {_brief(parts[p])}, not {_brief(made[p])}" for p in other[:3])
+                why = "; ".join(
+                    f"{written(p)} is {_brief(parts[p])}, but {_brief(made[p])} in the adapter's call"
+                    for p in other[:3]
+                )
         if closest is not None and self._same_with(*closest):
             return closest[0]
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Return True if the function's result stays the same when parts of the adapter's call are replaced by the same
-        parts of the run's call.
+        """Return True if the adapter's call still has the same result after these parts are replaced by the run's.
 
-        Examples of such parts are the prompt of a batch, and values that only an inactive option reads. Parts that are
-        not copied from the run must not affect the result. :func:`_idle` has checked this for the adapter's own calls;
-        this method checks it again after the replacement.
+        Examples of such parts are the prompt of a batch, and values that only an inactive option uses. Parts that are
+        not copied from the run must not affect the result either. :func:`_idle` has checked this for the adapter's own
+        calls; this method checks it again after the replacement.
         """
         usual = _with(self, inputs, {})
         if usual is None:
@@ -165,7 +165,7 @@ class Reading:
         return True
 
     def _required(self) -> list[Path]:
-        """Return the parts from which the required tensor inputs are read."""
+        """Return the parts of a call that must be present, because required tensor inputs are read from them."""
         return [
             self.sources[item.name][0]
             for item in self.subject.contract.inputs
@@ -187,8 +187,7 @@ class Reading:
         raise Unreadable(f"{written(path)} is missing")
 
     def unread(self, options: Sequence[str]) -> list[str]:
-        """Return the given options whose values are unknown: the function uses them, but the copied call has no part
-        that shows them."""
+        """Return those of the given options that the function uses, but whose values are not among the copied parts."""
         compared = {path[-1][1] for path in self.plan.paths if len(path) > 1}
         return sorted({*options} & _names(self.boundary.function) - compared)
 
@@ -199,7 +198,7 @@ class Reading:
             return False
 
     def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return the contract's observation of a call that returned this result and had these gradients."""
+        """Return what the contract observes of a call with this result and these gradients of its loss."""
 
         def answers(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
             methods = {name: answer for _, name, answer in _answered(self.boundary, arguments)}
@@ -212,14 +211,14 @@ class Reading:
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
     def _observed(self, inputs: Mapping[str, Any], answers: Any) -> dict[str, Any]:
-        """Return the contract's observation of the adapter's call, with ``answers`` in place of the function."""
+        """Let the adapter make a call, with ``answers`` in place of the function. Return what the contract observes."""
         boundary = replace(self.boundary, function=Listener(self.boundary.function, answers))
         return self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
 
     def scale(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> float:
-        """Return the factor between the run's loss and the loss of the adapter's call.
+        """Return the ratio of the run's loss to the loss of the adapter's call (see :attr:`scaling`).
 
-        :raises Unreadable: if the function has no such factor.
+        :raises Unreadable: if the two losses are not proportional.
         """
         if not self.scaling:
             return 1.0
@@ -235,7 +234,7 @@ class Reading:
         return ratio
 
     def unscaled(self, observed: Mapping[str, Any], scale: float) -> dict[str, Any]:
-        """Divide the keys that scale with the loss by the factor that :meth:`scale` returned."""
+        """Divide the values that scale with the loss by ``scale``, the factor that :meth:`scale` returned."""
         roles = {item.key: item.role for item in self.subject.contract.observes}
         return {
             key: from_array(value.array() / scale, value.dtype)
@@ -282,7 +281,7 @@ class Reading:
 
 
 def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
-    """Find out how to read a boundary's inputs from its calls, and check the reading with the run's own function.
+    """Determine how to read a boundary's inputs from its calls, and test the reading on the run's own function.
 
     :raises Unreadable: if there is no reading, or the reading does not reproduce the observation.
     :raises Exception: the most frequent error of the drawn scenarios, if fewer than two led to a call of the function.
@@ -322,7 +321,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
             open_[item.name] = item.choices
         elif item.kind == "tensor" and item.name != subject.contract.mask and item.default is not None:
             if item.shape != TOKENS:
-                raise Unreadable(f"a call's arguments do not determine its {item.name}")
+                raise Unreadable(f"the arguments of a call do not determine the input {item.name}")
             per_token.append(item.name)
     for one, other in itertools.permutations(per_token, 2) if len(per_token) == 2 else ():
         between = _source([live[one] - live[other] for live, _, _ in calls], parts_of_calls, paths)
@@ -352,7 +351,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
 
 
 def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
-    """Return two sets of parts: parts that do not affect the observation, and constant factors of a loss.
+    """Return two sets of parts of a call: those that do not affect the observation, and constant factors of the loss.
 
     Parts without effect, such as token ids that only a stand-in receives, are neither copied nor compared.
     """
@@ -387,7 +386,7 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
 
 
 def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """Return the factor by which all losses and gradients of two observations differ; None if no single factor does."""
+    """Return the one factor between all losses and gradients of two observations; None if there is no such factor."""
     roles = {item.key: item.role for item in reading.subject.contract.observes}
     ratios: list[float] = []
     for key in reading.keys:
@@ -405,7 +404,7 @@ def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Order scenarios so that each combination of choices occurs once before any combination occurs again."""
+    """Sort scenarios so that each combination of choices comes once before any combination is repeated."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
         choice = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
@@ -414,9 +413,9 @@ def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> 
 
 
 def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
-    """Return the observation of the adapter's call after some of its parts were replaced.
+    """Return what the contract observes of the adapter's call after the parts in ``changed`` were replaced.
 
-    Return None if this call raises, or if another valid value is requested (``_ANOTHER``) and none is known.
+    Return None if this call raises, or if a part is replaced by ``_ANOTHER`` and no other valid value is known.
     """
     function = reading.boundary.function
 
@@ -447,13 +446,13 @@ def _flat(value: Any) -> Any:
 
 
 def _as_rows(value: Any, mask: Any) -> Any:
-    """Convert an observation of packed tokens to that of a single response, because packed tokens are read as one."""
+    """Add a first dimension to an observed value of packed tokens, because these are read as a single response."""
     packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
     return from_array(value.array()[None], value.dtype) if packed else value
 
 
 def _another(value: Any) -> Any:
-    """Return a value that has the same type and differs from the given one."""
+    """Return another value of the same type. Raise :class:`Unreadable` if the type is not supported."""
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -493,9 +492,10 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """Add inputs to a reading for which a call has one number per response instead of one per token.
+    """Extend a reading by inputs for which a call has one number per response instead of one per token.
 
-    :raises Unreadable: if no part of a call has these numbers.
+    :param names: the inputs.
+    :raises Unreadable: if no parts of a call have these numbers.
     """
     rows = [
         path
@@ -507,15 +507,15 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
         attempt = replace(reading, sources={**reading.sources, **dict(zip(names, way))})
         if attempt.reads(calls[0]) + attempt.reads(calls[1]) and sum(map(attempt.reads, calls)) * 2 > len(calls):
             return attempt
-    raise Unreadable(f"a call's arguments do not determine its {' and '.join(names)}")
+    raise Unreadable(f"the arguments of a call do not determine the inputs {' and '.join(names)}")
 
 
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
-    """Read the example scenarios back from the adapter's calls, and return the contract's keys whose values follow from
-    a call's result.
+    """Test a reading on example calls, and return the contract's keys whose values follow from a call's result.
 
-    :raises Unreadable: if no example can be read, or a scenario read from a call does not mean the same as the
-        original.
+    :param calls: for each example, the scenario, the arguments of its call, and the results of stand-ins' methods.
+    :raises Unreadable: if no example can be read, or if a scenario that was read from a call has another meaning than
+        the original.
     """
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
@@ -556,7 +556,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Return the keys that have the same oracle value for a scenario and for the scenario read back from its call."""
+    """Return the keys for which the oracle gives the same value for a drawn scenario and the one read from its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
@@ -587,7 +587,7 @@ def _calls(
         except Exception as error:  # the scenario is invalid, or this version of the framework does not accept it
             if stubs.state().used:
                 raise Unreadable(
-                    f"it calls {stubs.state().used[0]}, which the checker leaves out to save memory"
+                    f"its code calls {stubs.state().used[0]}, which the checker leaves out to save memory"
                 ) from None
             if isinstance(error, KeyError) and error.args[0] in _computed(subject.contract, inputs):
                 raise Unreadable(
@@ -613,8 +613,8 @@ def _computed(contract: Contract, inputs: Mapping[str, Any]) -> list[str]:
 
 
 def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of the call that an adapter makes from a scenario, and the results of its stand-ins'
-    methods."""
+    """Return the arguments of the call that the adapter makes from a scenario, and the results of the stand-ins'
+    methods by name."""
     listener = Listener(boundary.function)
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
@@ -635,7 +635,7 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Replace the loss in a result by a loss whose backward pass gives these parts the gradients of the run."""
+    """Replace the loss in a result by one whose backward pass gives each part its gradient, for pairs of both."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
@@ -649,7 +649,7 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
 
 
 class _LossWithGradient(torch.autograd.Function):
-    """Gives a loss the gradient that was recorded in the run, in place of a computed one."""
+    """Gives a loss the gradient that was recorded in the run, instead of a computed one."""
 
     @staticmethod
     def forward(ctx: Any, loss: Any, part: Any, gradient: Any) -> Any:
@@ -662,7 +662,7 @@ class _LossWithGradient(torch.autograd.Function):
 
 
 def _no_object(path: str) -> Any:
-    raise Unreadable(f"a scenario contains the framework's object {path}")
+    raise Unreadable(f"a scenario needs the framework's object {path}, which the checker does not build")
 
 
 # -- parts of a call ---------------------------------------------------------------------------------------------------
@@ -766,7 +766,7 @@ def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) ->
 def _source(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
 ) -> Path | None:
-    """Return the part that equals an input in all calls, or, if ``least`` is given, in at least that many calls."""
+    """Return the path of the part that equals an input in all calls (or in at least ``least`` calls), or None."""
     for path in paths:
         parts = [of_call.get(path) for of_call in parts_of_calls]
         equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
@@ -780,8 +780,8 @@ def _source(
 def _source_where_present(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...]
 ) -> Path | None:
-    """Return the part that equals an input in all calls that set the input. In other calls the part may have any
-    value."""
+    """Return the path of the part that equals an input in all calls in which the input is not None, or None. In other
+    calls the part may have any value."""
     calls = [(value, parts) for value, parts in zip(values, parts_of_calls) if value is not None]
     present = [value for value, _ in calls]
     if len(calls) == len(values) or all(_alike(present[0], value) for value in present[1:]):
@@ -814,8 +814,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _as_labels(values: Any) -> list[int]:
-    """Number the groups in the order in which they occur, so that equal groupings give equal numbers, whatever the
-    labels."""
+    """Number the labels in order of first occurrence, so that equal groupings compare equal whatever their labels."""
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
@@ -852,7 +851,7 @@ def _literal(item: Input, value: Any) -> Any:
 
 
 def written(path: Path) -> str:
-    """Write the path of a part as a Python expression."""
+    """Return the path of a part as a Python expression, for messages."""
     return str(path[0]) + "".join(
         {".": f".{name}", "()": f".{name}()", "[:]": f"[:, {name}:]"}.get(kind, f"[{name!r}]")
         for kind, name in path[1:]
@@ -866,7 +865,7 @@ def _brief(value: Any) -> str:
 
 
 def case_of(reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]) -> Case:
-    """Return a case with the run's own call, for laws that check a single call."""
+    """Return a case that consists of the run's own call, for laws that check a single call."""
     oracle = None
     if reading.subject.contract.oracle is not None:
         oracle = {"": reading.of_results(probe.consult(reading.subject.contract, inputs))}

@@ -29,13 +29,13 @@ _SHRINKING = 300
 
 @dataclass(frozen=True)
 class Replay:
-    """A violation of a run, measured again.
+    """The result of measuring a run's violation again.
 
-    :ivar event: the event of the run. Its ``of`` is the number of checked calls, and its ``count`` the number of these
-        calls that violate the law.
-    :ivar open_target: the revision at which it was measured; None if it was not measured at any.
+    :ivar event: the line of the events file. Its ``of`` is the number of checked calls, and its ``count`` the number of
+        these calls that violate the law.
+    :ivar open_target: the revision at which the violation was measured; None if it could not be measured.
     :ivar finding: the shrunk scenario that shows the violation outside the run; None if it does not occur there.
-    :ivar reason: why there is no finding.
+    :ivar reason: why there is no finding; empty if there is one.
     """
 
     event: Mapping[str, Any]
@@ -45,7 +45,7 @@ class Replay:
 
 
 def violations(file: Path) -> list[dict[str, Any]]:
-    """Return the violations in an events file, each with its count and its ``file:line``.
+    """Return the violations in an events file, each with its counts and (as ``line``) its place in the file.
 
     :raises SentinelError: if the file cannot be read, or has a line that ``sentinel watch`` did not write.
     """
@@ -81,7 +81,7 @@ def _event(line: str, place: str) -> dict[str, Any]:
 
 @cache
 def _schemas() -> dict[str, JsonSchema]:
-    """Return the published schema of each kind of line."""
+    """Return the published schema of each kind of line, by the kind."""
     whole = JsonSchema("events").schema
     return {
         kind["properties"]["event"]["const"]: JsonSchema({**kind, "required": [*whole["required"], *kind["required"]]})
@@ -92,7 +92,7 @@ def _schemas() -> dict[str, JsonSchema]:
 def replayed(
     runner: Runner, catalog: Catalog, events: Sequence[Mapping[str, Any]], ref: Ref | None
 ) -> Iterator[Replay]:
-    """Measure violations again, once for each law of each boundary."""
+    """Measure violations again (one for each boundary, law and symptom), at ``ref`` or at the installed version."""
     keys = set()
     for event in events:
         key = event["target"], event["boundary"], event["law"], event["symptom"]
@@ -130,7 +130,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
 
 
 def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str, Any]]:
-    """Return the scenario of a violation. If it is invalid, the error names the line of the events file."""
+    """Return a violation's scenario. If it is invalid, raise an error that names the line of the events file."""
     names = {item.name: item.kind for item in subject.contract.inputs}
     try:
         variants = dict(untyped(event["variants"]))
@@ -149,7 +149,7 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
 
 
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Return a recipe for a violation. Its ``reach`` says where in the run the violation occurred.
+    """Return a recipe for a violation. Its ``reach`` names the line and the step of the run at which it occurred.
 
     :raises CannotDistinguish: if no recipe can distinguish the broken code from fixed code.
     """

@@ -1,7 +1,7 @@
-"""Compare the rows of a produced batch with the dataset's rows and with what reward functions received.
+"""Compare the rows of a rollout with the dataset's rows and with the arguments of reward functions.
 
-This module runs inside the training, because texts must not leave the process. Only row numbers and argument names
-leave it.
+This module runs inside the training, because texts must not leave that process. Messages contain only row numbers,
+token counts and names.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from sentinel.targets import Steps
 
 
 def frozen(value: Any) -> Any:
-    """Copy nested lists and dictionaries, so that a reward function cannot change the copy. Other objects are not
-    copied."""
+    """Copy nested lists and dictionaries, because a reward function may change them. Other objects are not copied."""
     if isinstance(value, (list, tuple)):
         return [frozen(one) for one in value]
     return {name: frozen(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def tokens_of(ids: Any, mask: Any) -> list[list[int]]:
-    """Return the tokens of each row without padding."""
+    """Return the token ids of each row whose mask is not 0."""
     chosen = mask.bool().tolist()
     return [[one for one, kept in zip(*row) if kept] for row in zip(ids.tolist(), chosen)]
 
@@ -32,11 +31,12 @@ _ROWS = 32
 
 
 def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, Any]) -> str:
-    """Compare the tokens of a new trainer's dataset with the rows' own texts, and describe a difference; empty if there
-    is none.
+    """Check that the first rows of a new trainer's dataset have the tokens of their own texts.
+
+    Return a description of the first difference; empty if there is none.
 
     :param name: the trainer's attribute, which is a dataset or a mapping of several.
-    :param given: what the trainer's constructor was given, as ``facts.arguments_of`` describes it.
+    :param given: the arguments of the trainer's constructor, as ``facts.arguments_of`` describes them.
     :raises DoesNotApply: if tokens and texts cannot be compared; the message is the reason.
     """
     several: Any = getattr(trainer, name, None)
@@ -52,7 +52,7 @@ def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, An
         rows = [dict(dataset[place]) for place in range(min(len(dataset), _ROWS))]
         for column in ("image", "images", "tools", "chat_template_kwargs"):
             if rows and column in rows[0]:
-                raise DoesNotApply(f"the dataset has the column {column}")
+                raise DoesNotApply(f"rows with the column {column} are not compared")
         if rows and (wrong := steps.tokens(trainer, rows)):
             return f"{name}: {wrong}"
     return ""
@@ -61,11 +61,12 @@ def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, An
 def compare_prompts(
     steps: Steps, trainer: Any, rows: Sequence[Mapping[str, Any]], batch: Mapping[str, Any], sampled: list[list[int]]
 ) -> str:
-    """Compare the batch's prompt tokens with those of the dataset's prompts, and describe a difference; empty if there
-    is none.
+    """Check that a batch's prompt tokens are those of the dataset's prompts, and that completions continue them.
 
-    :param sampled: the prompt tokens from which completions were generated, if they were observed.
-    :raises DoesNotApply: with the reason why they cannot be compared.
+    Return a description of the first difference; empty if there is none.
+
+    :param sampled: the prompt tokens from which completions were generated; empty if they were not observed.
+    :raises DoesNotApply: if the prompts cannot be compared; the message is the reason.
     """
     if steps.prompts is None or not {"prompt_ids", "prompt_mask"} <= batch.keys():
         raise DoesNotApply("the batch has no prompt tokens")
@@ -96,14 +97,13 @@ def compare_rewarded(
     batch: Mapping[str, Any],
     calls: Sequence[tuple[int, Mapping[str, Any]]],
 ) -> str:
-    """Compare the arguments of reward functions with the values of their rows, and describe a difference; empty if
-    there is none.
+    """Check that each reward function received the values of its own rows.
 
-    For all reward functions but the first, a value counts as wrong only if it belongs to another row, because an
-    earlier function may have changed the arguments.
+    Return a description of the first difference; empty if there is none. For all reward functions but the first, a
+    value counts as wrong only if it belongs to another row, because an earlier function may have changed the arguments.
 
-    :param calls: the number of each reward function, and a copy of its arguments.
-    :raises DoesNotApply: with the reason why they cannot be compared.
+    :param calls: for each call, the number of the reward function and a copy of its arguments.
+    :raises DoesNotApply: if the arguments cannot be compared; the message is the reason.
     """
     if steps.completions is None or not {"completion_ids", "completion_mask"} <= batch.keys():
         raise DoesNotApply("the batch has no completion tokens")
@@ -136,7 +136,7 @@ def _different(given: Sequence[Any], own: Sequence[Any]) -> list[int]:
     :raises DoesNotApply: if the numbers of rows differ.
     """
     if len(given) != len(own):
-        raise DoesNotApply("the batch and the dataset's batch have different numbers of rows")
+        raise DoesNotApply("the batch does not have as many rows as the data loader returned")
     return [row for row, (one, other) in enumerate(zip(given, own)) if not _same(one, other)]
 
 

@@ -1,7 +1,7 @@
-"""Start watching when a package of the target is imported, if the environment requests it.
+"""Start watching when the framework is imported, if the environment variable ``SENTINEL_WATCH`` requests it.
 
 The file ``sentinel_watch.pth`` makes every Python process with ``SENTINEL_WATCH=TARGET[:EVENTS]`` in its environment
-import this module. In launchers and tools, which do not import the target, watching does not start.
+import this module. In launchers and tools, which do not import the framework, watching does not start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _First:
-    """An import finder that finds no module, but notices when a package of the target is imported."""
+    """Import finder that starts watching when a package of the target is first imported. It never finds a module."""
 
     def __init__(self, target: str, events: str, packages: tuple[str, ...]) -> None:
         self._target, self._events, self._packages = target, events, packages
@@ -40,7 +40,7 @@ class _First:
 
 
 def begin(setting: str) -> None:
-    """Watch the target that the setting names. If the setting is invalid, print that, and let the run continue."""
+    """Prepare to watch the target that ``SENTINEL_WATCH`` names. If the target is unknown, print that and return."""
     from sentinel.recipes.catalog import bundled_catalog
 
     target, _, events = setting.partition(":")

@@ -1,7 +1,7 @@
 """Observe the steps of a training run through torch and transformers' Trainer.
 
-This module runs inside the training. It uses hooks of every optimizer and wraps methods that every trainer inherits.
-The data of some steps are sent to the checker, where :mod:`sentinel.tools.watch.invariants` checks them.
+This module runs inside the training. It registers hooks for all optimizers, and wraps methods that every trainer
+inherits. The data of some steps are sent to the checker, where :mod:`sentinel.tools.watch.invariants` checks them.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
 #: Fields of a model's output that a loss may use.
 _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
-#: Exponents for the test whether tokens are samples of the policy. Each stands for the policy at another temperature.
+#: Exponents that stand for the policy at other temperatures, to test whether tokens are samples of the policy.
 TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
 #: Maximum number of observed batches for each evaluation.
 _EVALUATED = 2
-#: Maximum number of rows of an epoch whose plan is compared with the dataset.
+#: Maximum number of rows of an epoch. The rows that a longer epoch loads are not counted.
 _PLANNED = 1 << 19
-#: Number of synchronizations of the reference that are observed even if their steps are not.
+#: This many first synchronizations of the reference are observed even if their steps are not.
 _SYNCHRONIZED = 4
-#: In one of this many observed steps, a forward pass is repeated with other tokens in the padding.
+#: In one of this many observed steps, a forward pass is repeated with other padding tokens, which must have no effect.
 _DISTURBED = 16
-#: A forward pass is repeated only if each of its tensors has one of these names.
+#: A forward pass is repeated only if all its tensor arguments have these names.
 _INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k"}
 #: The state and options of an optimizer that determine its update.
 _STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
@@ -77,11 +77,8 @@ class Event(NamedTuple):
 
 
 class _Guard:
-    """Measures the time of an observation, and records its exception instead of raising it.
-
-    This is not a generator with ``contextlib.contextmanager``, which takes several times as long: there are about 20
-    guards in each step of a training.
-    """
+    """Context manager that measures the time of an observation, and records its exception instead of raising it. Each
+    step uses about 20, and ``contextlib.contextmanager`` would be several times slower."""
 
     __slots__ = ("_began", "_watcher")
 
@@ -99,9 +96,9 @@ class _Guard:
 
 
 class Training:
-    """Observes a training run.
+    """Observes the steps, batches and evaluations of a training run, and queues them as events for the checker.
 
-    :param watcher: the functions, budget and queue to use.
+    :param watcher: provides the budget and the queue, and replaces functions.
     :param packages: the framework's packages; code outside of them counts as the user's.
     :param steps: the adapter's declarations for the framework's trainers.
     """
@@ -119,7 +116,7 @@ class Training:
         self._sampling: dict[str, Any] = {}
         self._numbers: dict[str, float] = {}
         self._cost = 0.0  # seconds that observing the last checked step took
-        self._spent = self._ended = 0.0  # seconds spent until the end of the last step, and the time at this end
+        self._spent = self._ended = 0.0  # at the end of the last step: seconds spent so far, and the clock
         self._held: list[tuple[str, Any, int | None]] | None = None
         self._settings = tuple(dict.fromkeys(path for one in steps for path in one.settings))
         self._given: dict[int, dict[str, Any]] = {}
@@ -134,10 +131,10 @@ class Training:
         self._looks = self._age = 0  # ``_age``: number of micro-batches that have used the last rollout
         self._raw: Any = None
         self._answer: Event | None = None  # the event of the loss that is being differentiated
-        self._slopes: list[dict[str, Any]] = []  # gradients of this loss, and of the outputs of its forward passes
-        self._scored: list[dict[str, Any]] = []  # the forward passes that report log-probs while a batch is produced
+        self._slopes: list[dict[str, Any]] = []  # gradients: of this loss, then of each forward pass's outputs
+        self._scored: list[dict[str, Any]] = []  # forward passes that report log-probs while a batch is produced
         self._scoring: list[Any] = []
-        self._collated: tuple[str, str] | None = None  # the fault of a batch, and the reason if it was not compared
+        self._collated: tuple[str, str] | None = None  # a collated batch's fault, and why it was not compared
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
         self._documented: Steps | None = None  # the declarations for the observed trainer
@@ -156,8 +153,10 @@ class Training:
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
         """Wrap the observed functions of all modules that have been imported so far.
 
-        :param producers: additional functions to wrap, as (module, qualified name). Each returns the rows of a batch as
-            a mapping. The advantage methods of the trainers that the adapter documents are wrapped in any case.
+        The advantage methods of the trainers that the adapter documents are always wrapped.
+
+        :param producers: further functions to wrap, as (module, qualified name). Each returns the rows of a batch as a
+            mapping.
         """
         with self._attaching:  # an import and the sending thread may call this at the same time
             self._attach(producers)
@@ -217,7 +216,7 @@ class Training:
             self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings), "tokens": tokens}
 
     def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note from which checkpoint a training run resumes."""
+        """Store the checkpoint from which a training run resumes, if any."""
         checkpoint = kwargs.get("resume_from_checkpoint")
         self._resuming = {}
         if isinstance(checkpoint, str):
@@ -266,8 +265,8 @@ class Training:
             note["saved_step"] = state["global_step"]
 
     def _collate(self, compare: Callable[[Any, Any, Any], str], args: tuple[Any, ...], batch: Any) -> None:
-        """Compare a collated batch with its rows. The result is sent with the next micro-batch, because the first data
-        are loaded before the trainer is known."""
+        """Compare a collated batch with its rows, and store the result. It is sent with the next micro-batch, because
+        the first batches are loaded before the trainer is known."""
         compared = self._collated is not None and not self._collated[1]
         if self._look and not compared and len(args) > 1:
             kind = type(args[0])
@@ -335,9 +334,9 @@ class Training:
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
 
     def _compare_tokens(self, trainer: Any, given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        """Compare a new trainer's datasets with their texts, before the user can replace the datasets.
+        """Compare the tokens of a new trainer's datasets with their texts, before the user can replace the datasets.
 
-        For each dataset, return the difference and, if it was not compared, the reason.
+        For each dataset, return two strings: a difference, and the reason if nothing was compared. Either may be empty.
         """
         kind, found = class_of(trainer, self._packages), {}
         steps = next((one for one in self._steps if one.trainer == kind), None)
@@ -348,11 +347,11 @@ class Training:
                 except DoesNotApply as why:
                     found[name] = "", str(why)
                 except Exception as error:  # only the type is reported, because the message may contain a text
-                    found[name] = "", f"its rows cannot be tokenized again: {type(error).__name__}"
+                    found[name] = "", f"the rows of {name} cannot be tokenized again: {type(error).__name__}"
         return found
 
     def _forget(self) -> None:
-        """Forget the observations of an earlier trainer in this process."""
+        """Discard the observations of an earlier trainer in this process."""
         while self._summed:
             self._summed.pop().remove()
         self._first, self._sums, self._held, self._sampling = {}, {}, None, {}
@@ -390,7 +389,7 @@ class Training:
             self._watcher.replace_function(function, wrapper)
 
     def _listen_to_reward(self, function: Any) -> None:
-        """Record the arguments and the result of a reward function."""
+        """Wrap a reward function, to record its arguments and its result."""
         if isinstance(function, sys.modules["torch"].nn.Module):  # all modules share one __call__
             return
         direct = isinstance(function, (FunctionType, MethodType))
@@ -449,8 +448,8 @@ class Training:
                 batch = args[2] if len(args) > 2 else kwargs.get("inputs")
                 batch = dict(batch) if isinstance(batch, Mapping) else {}
                 some = "advantages" in _rows(batch) if evaluation is not None else self._consumed(batch)
-                # In a step with advantages, only the calls of the first micro-batch are copied in any case, because one
-                # micro-batch shows how the loss gets its log-probs.
+                # In a step with advantages, only the first micro-batch's calls are copied regardless of the budget:
+                # one micro-batch shows how the loss gets its log-probs.
                 watcher.forced = evaluation is None and not (some and self._micro)
                 handles = list(self._listened(trainer, forwards, batch, some))
             self._inside = True
@@ -521,8 +520,8 @@ class Training:
         return self._documented is not None and self._documented.loss is not None and self._evaluation is None
 
     def _listen_to_gradients(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a mapping from each output's name to its gradient. The backward pass fills the mapping; None stands
-        for an output without a gradient."""
+        """Register hooks that record the gradients of outputs. Return the mapping that they fill in the backward pass:
+        output name to gradient, or to None if the output got no gradient."""
         slopes: dict[str, Any] = {name: None for name, one in outputs.items() if getattr(one, "requires_grad", False)}
 
         def keep(name: str, gradient: Any) -> None:
@@ -568,8 +567,8 @@ class Training:
     def _disturbed(
         self, module: Any, kwargs: Mapping[str, Any], state: Any, batch: Mapping[str, Any], mixed: bool
     ) -> None:
-        """Repeat a forward pass with other tokens in the padding, or in the first document of each row. Send the
-        checker the change of the last hidden states of all other tokens.
+        """Repeat a forward pass with other tokens in the padding, or in the first document of each row. Send the change
+        of the other tokens' last hidden states, which should be zero up to rounding.
 
         The run does not change: the random state is restored, and the repeated pass has copies of the model's buffers,
         the same training modes, and no gradient. It calls the model inside the wrappers of data parallelism, so one
@@ -610,7 +609,7 @@ class Training:
         return self._look if one is None else one["looks"] and len(one["losses"]) < _EVALUATED
 
     def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Begin to observe an evaluation, if it is the first one or belongs to an observed step."""
+        """Begin an evaluation. It is observed if it is the first one, or if the next step is observed."""
         trainer = args[0]
         self._evaluation = None
         if self._watcher.on and trainer is self._trainer():
@@ -677,7 +676,8 @@ class Training:
                 self._scored.append({"model": name, "reported": reported, "bound": bound, "adapter": _adapter(module)})
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
-        """Send the rows of an observed step. Keep the rows of other steps, because a later step may use them."""
+        """Send the rows of a rollout in an observed step. Store those of another step, because a later step may use
+        them."""
         producing, evaluation, self._producing = self._producing, self._evaluation, ""
         while self._scoring:
             self._scoring.pop().remove()
@@ -718,8 +718,8 @@ class Training:
         self._send("rows", {}, {**found, "evaluating": self._evaluation is not None})
 
     def _produced(self) -> bool:
-        """Send the last produced rows, without fields that have since been changed in place. Return True if nothing is
-        left to send."""
+        """Send the rows of the last rollout, without fields that were changed in place since. Return False if the queue
+        is full."""
         if self._held is not None:
             rows = {name: one for name, one, was in self._held if was is None or one._version == was}
             if self._send("produced", {"rows": rows if "advantages" in rows else {}}):
@@ -818,8 +818,8 @@ class Training:
         )
 
     def _references_before(self, trainer: Any) -> dict[str, Any] | None:
-        """Return the parameters of the reference and of the policy after a step, before callbacks may synchronize the
-        reference. Return None if this step is not observed."""
+        """Copy some parameters of the reference and of the policy after a step, before callbacks may synchronize the
+        reference. Return None if this synchronization is not observed."""
         steps = self._documented
         if trainer is None or steps is None or steps.synchronized is None or not _references(trainer):
             return None
@@ -840,7 +840,7 @@ class Training:
             self._send("synchronized", {"share": noted["share"], "pieces": pieces})
 
     def _other(self, optimizer: Any) -> bool:
-        """Return True if an optimizer is not the trainer's own."""
+        """Return True if the trainer has an optimizer, and it is not this one."""
         trainer = self._trainer()
         return getattr(trainer, "optimizer", None) is not None and not is_optimizer_of(trainer, optimizer)
 
@@ -927,8 +927,8 @@ class Training:
         return called
 
     def _send(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> bool:
-        """Queue an event with copies of ``values``, and with ``settings``, which are plain and need no copy. Return
-        False if the queue is full."""
+        """Queue an event with copies of ``values``, and with ``settings``, which need no copy. Return False if the
+        queue is full."""
         return self._put(self._event(kind, values, settings))
 
     def _event(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> Event:
@@ -945,12 +945,13 @@ class Training:
 
 
 def _loss_of(result: Any) -> Any:
-    """Return the loss that ``compute_loss`` returned."""
+    """Return the loss in the result of ``compute_loss``, which may also contain the model's outputs."""
     return (result[0] if isinstance(result, tuple) else result).detach()
 
 
 def _state_of(trainer: Any) -> dict[str, Any]:
-    """Return the versions of the trained parameters and of their gradients, and the learning rates."""
+    """Return the state that an evaluation must not change: torch's in-place version counters of the parameters and
+    their gradients, and the learning rates."""
     state: dict[str, Any] = {}
     for name, one in trainer.model.named_parameters():
         if not one.is_inference():
@@ -960,16 +961,16 @@ def _state_of(trainer: Any) -> dict[str, Any]:
 
 
 def _reported(output: Any) -> dict[str, Any]:
-    """Return the outputs of a model that a loss may use. Logits are included only for a classifier, whose logits are
-    small."""
+    """Return the outputs of a model that a loss may use. Logits are included only if they are those of a classifier
+    (``scores``), because a language model's are large."""
     logits = getattr(output, "logits", None)
     scores = logits if getattr(logits, "dim", int)() == 2 else None
     return {**{name: getattr(output, name, None) for name in _REPORTED}, "scores": scores}
 
 
 def _adapter(model: Any) -> Any:
-    """Return the names of the adapters (LoRA) that a forward pass uses, joined by commas; None if the model has no
-    adapter."""
+    """Return the names of a model's active adapters (LoRA), joined by commas; empty if they are disabled, and None if
+    the model has none."""
     modules = model.modules() if hasattr(model, "peft_config") else ()
     layer: Any = next((one for one in modules if isinstance(getattr(one, "disable_adapters", None), bool)), None)
     return None if layer is None else "" if layer.disable_adapters else ",".join(layer.active_adapters)
@@ -982,7 +983,7 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _is_norm(name: str, module: Any) -> bool:
-    """Return True for a layer to which transformers 5 and later apply no weight decay, because of the layer's name."""
+    """Return True for a norm layer that transformers 5 and later exclude from weight decay because of its name."""
     recent = not sys.modules["transformers"].__version__.startswith(("3.", "4."))
     named = "layernorm" in name or name.rpartition(".")[2] == "norm"
     return recent and named and type(module).__name__.endswith("RMSNorm")
@@ -1032,7 +1033,7 @@ def configuration_of(options: Any) -> dict[str, Any]:
 
 
 def _ranks(trainer: Any) -> dict[str, Any]:
-    """Return the number of training processes (``world``), and whether each has the whole model (``replicated``)."""
+    """Return ``world``, the number of training processes, and ``replicated``, whether each has the whole model."""
     accelerator = getattr(trainer, "accelerator", None)
     kind = str(getattr(getattr(accelerator, "distributed_type", None), "value", ""))
     whole = kind.startswith("MULTI_") and getattr(accelerator, "parallelism_config", None) is None
@@ -1046,12 +1047,11 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Find tokens of a forward pass that must not affect other tokens. Return their kind, their mask, and the mask of
-    the other tokens.
+    """Find tokens of a forward pass that must not affect other tokens.
 
-    The kind is ``padding``, which must not affect real tokens, or ``document``: the first document of each row, which
-    must not affect later documents. The kind is empty if the pass has neither. The padding is read from the batch,
-    because the model may have received a wrong mask.
+    Return their kind, their mask, and the mask of the other tokens. The kind is ``padding``, which must not affect real
+    tokens, or ``document``: the first document of each row, which must not affect later documents. The kind is empty if
+    the pass has neither. The padding is read from the batch, because the model may have received a wrong mask.
     """
     torch, rows = sys.modules["torch"], len(ids)
     tokens, mask = batch.get("input_ids"), batch.get("attention_mask")
@@ -1076,9 +1076,9 @@ def _log_probs(
     ``bound`` is the largest error of a logit from rounding in the model's dtype. For a sample of tokens, the result
     also has the entropy, and the log of the sum of ``p**(1 + t)`` for each ``t`` of :data:`TILTS`.
 
-    :param some: whether only a sample of tokens is computed, because computing all is expensive; the others are NaN.
-        The sample has the first tokens from column ``first`` on, a choice that does not depend on the sampled tokens.
-    :param mixed: whether the run's forward pass is in half precision, which its output does not show.
+    :param some: whether to compute only a sample of tokens, because all are expensive. Other tokens get NaN. The sample
+        is the first tokens from column ``first`` on, so it does not depend on the values of the tokens.
+    :param mixed: whether the run's forward pass is in half precision; the dtype of its output may hide that.
     """
     torch, config = sys.modules["torch"], getattr(model, "config", None)
     head = model.get_output_embeddings()
@@ -1129,7 +1129,7 @@ def _initial(group: Mapping[str, Any]) -> Any:
 
 
 def _is_saved_state(trainer: Any, checkpoint: str) -> bool | None:
-    """Return True if the state of torch's random numbers is that of a checkpoint; None if the checkpoint has none."""
+    """Return whether torch's random state equals that of a checkpoint; None if the checkpoint has no random state."""
     torch = sys.modules["torch"]
     rank = f"_{trainer.args.process_index}" if trainer.args.world_size > 1 else ""
     file = Path(f"{checkpoint}/rng_state{rank}.pth")
@@ -1140,16 +1140,15 @@ def _is_saved_state(trainer: Any, checkpoint: str) -> bool | None:
     return bool(torch.equal(saved, torch.get_rng_state()))
 
 
-#: Minimum number of rows for comparing orders. Two random orders of so many rows are equal once in 3.6 million times.
+#: Minimum number of rows for comparing their orders: two random orders of 10 rows agree once in 3.6 million times.
 _SHUFFLED = 10
 
 
 def _planned(loader: Any, packages: set[str]) -> tuple[Any, int, bool]:
     """Count how often a data loader will load each row of its dataset in an epoch.
 
-    Return the counts, the size of a batch, and whether the next epoch repeats the random order of this one.
-
-    Copies of the samplers are iterated, because iterating a sampler may advance its generator or its epoch.
+    Return the counts, the size of a batch, and whether the next epoch repeats this epoch's random order. Copies of the
+    samplers are iterated, because iterating a sampler may advance its generator or its epoch.
 
     :param packages: packages whose samplers may be copied.
     :raises DoesNotApply: if the order of rows is not known in advance.
@@ -1162,16 +1161,16 @@ def _planned(loader: Any, packages: set[str]) -> tuple[Any, int, bool]:
     # Loaders of other classes, such as accelerate's DataLoaderDispatcher, also load the batches of other ranks.
     plain_loader = type(loader).__name__ in ("DataLoader", "DataLoaderShard")
     if sampler is None or not plain_loader or not {type(batches).__name__, type(inner).__name__} <= {*plain}:
-        raise DoesNotApply("the rows are streamed, or batches are made in another way")
+        raise DoesNotApply("the rows are streamed, or the data loader is not a plain one")
     if type(sampler).__module__.partition(".")[0] not in {*packages, "builtins"}:
         raise DoesNotApply(f"{type(sampler).__qualname__} is your own")
     if max(len(dataset), len(sampler)) > _PLANNED:
-        raise DoesNotApply(f"an epoch has more than {_PLANNED} rows")
+        raise DoesNotApply(f"an epoch has more than {_PLANNED} rows, too many to count")
     with torch.random.fork_rng([]):
         try:
             copied = copy.deepcopy(batches, {id(dataset): dataset, id(getattr(sampler, "data_source", None)): dataset})
         except TypeError as error:
-            raise DoesNotApply(f"its sampler cannot be copied: {error}") from None
+            raise DoesNotApply(f"the sampler of the training data cannot be copied: {error}") from None
         rows = [row for batch in copied for row in batch]
         following = getattr(copied, "batch_sampler", copied).sampler
         if hasattr(following, "set_epoch"):  # as the training does before each epoch
@@ -1186,9 +1185,9 @@ def _piece(tensor: Any) -> Any:
 
 
 def _scheduled(trainer: Any) -> float:
-    """Compute a step's learning rate with a new instance of the configured schedule.
+    """Compute the current step's learning rate with a new instance of the configured schedule.
 
-    :raises DoesNotApply: if the learning rate does not follow from the configuration and the step.
+    :raises DoesNotApply: if the learning rate depends on more than the configuration and the step.
     """
     optimization = sys.modules.get("transformers.optimization")
     args, torch = trainer.args, sys.modules["torch"]

@@ -1,4 +1,4 @@
-"""Copy selected parts of a call's arguments, and its result. This runs inside the training process."""
+"""Copy parts of a call's arguments, and its result. This module runs inside the training process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 #: The path to a part of a call: a parameter's name, then attributes ``(".", name)``, items ``("[]", key)``, results of
-#: methods ``("()", name)``, and a tensor's columns from one on ``("[:]", first)``.
+#: methods ``("()", name)``, and a tensor without its first columns ``("[:]", first)``.
 Path = tuple[Any, ...]
 
 #: Maximum number of bytes that are copied of one call.
@@ -26,7 +26,7 @@ class Array(NamedTuple):
 
 
 class Record(NamedTuple):
-    """The copied attributes of an object that a call returned."""
+    """The copied attributes of an object."""
 
     attributes: dict[str, Any]
 
@@ -42,8 +42,10 @@ class NotCopied(Exception):
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
-    """Return the part of a call at a path; None if there is no such part, for example if this version lacks the
-    option."""
+    """Return the part of a call at a path, or None if there is no such part, as when this version lacks the option.
+
+    :param answers: results of methods by name, for steps ``("()", name)``.
+    """
     part: Any = arguments.get(path[0])
     for kind, name in path[1:]:
         if kind == "()":
@@ -60,7 +62,7 @@ class Copier:
     """Copies the values of one call.
 
     :param room: maximum number of bytes to copy.
-    :param names: whether group labels are copied unchanged; otherwise, numbers replace them.
+    :param names: whether group labels are copied unchanged; otherwise they are replaced by numbers.
     """
 
     def __init__(self, room: int = LARGEST, names: bool = False) -> None:
@@ -107,7 +109,7 @@ class Copier:
     def _take(self, count: int) -> None:
         self.room -= count
         if self.room < 0:
-            raise NotCopied(f"more than {LARGEST >> 20} MiB")
+            raise NotCopied(f"the values of the call take more than {LARGEST >> 20} MiB")
 
     def _label(self, item: Any) -> Any:
         """Replace a group's label by a number, because labels are private. Equal labels get equal numbers."""
@@ -116,7 +118,7 @@ class Copier:
 
 
 def packed(value: Any) -> Any:
-    """Wait for the device of a copy, and convert the copy to plain data."""
+    """Convert a copied value to plain data that can be sent. Wait for the device on which it was copied."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         plain = value.cpu().contiguous()

@@ -1,7 +1,7 @@
-"""Watch functions of a training run: record some calls for the checker, without changing any call.
+"""Watch functions of a training run: copy some calls for the checker, without changing any call.
 
-The code of a watched function is replaced in place, so that existing references to it (in a registry, an importing
-module, a bound method) are watched too, and the object stays the same.
+The code of a watched function is replaced in place. The function object stays the same, so calls through existing
+references (in a registry, an importing module, a bound method) are watched too.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from sentinel.tools.watch.values import Copier, NotCopied, Path, at
 
 Made = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-#: Numbers the wrappers, so that each has its own global name in the module of its function.
+#: Numbers for the wrappers, so that each gets its own global name in the module of its function.
 _NUMBERS = itertools.count()
 #: Reason why a function is not watched if the checker read it too late, or not at all.
 ENDED = "the run ended before the function was read"
-#: Seconds that copying may take in every step, whatever the budget.
+#: Seconds that copying may take in a step even if this is more than the step's share.
 _UNNOTICED = 0.02
-#: Copies may use their share of this many seconds in advance, so that calls of a short run are copied too.
+#: Copying may use its share of this many seconds at once, so that calls of a short run are copied too.
 _AT_FIRST = 100.0
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts of one boundary's calls that are copied.
+    """Defines which parts of a boundary's calls are copied.
 
-    :ivar methods: module and qualified name of each method whose result is a part of the call, by the method's name.
-    :ivar differentiable: the parts of which the gradient is copied too.
+    :ivar function: the module and the qualified name of the function.
+    :ivar methods: maps the name of each method whose result is a part of the call to its module and qualified name.
+    :ivar differentiable: the parts for which the gradient of the loss is copied too.
     """
 
     number: int
@@ -51,10 +52,12 @@ class Plan:
 
 
 class Call(NamedTuple):
-    """A copied call: the number of its boundary, its parts and result, and the gradients of its loss.
+    """A copied call: its parts and result, and the gradients of its loss.
 
-    :ivar step: number of optimizer steps before the call.
-    :ivar moment: number of the call of the trainer's loss during which this call was made.
+    :ivar number: the number of its boundary. ``call``: its number among the boundary's calls.
+    :ivar step: the number of optimizer steps before the call.
+    :ivar place: the line that made the call.
+    :ivar moment: the number of the loss computation (a call of ``compute_loss``) in which the call was made.
     :ivar fresh: whether no optimizer has stepped since the tokens were generated.
     """
 
@@ -71,13 +74,14 @@ class Call(NamedTuple):
 
 @dataclass
 class Budget:
-    """The share of a run's time that copies may take.
+    """The limits on copying.
 
-    :ivar share: maximum share of the run's time that copies may take. Copies are always allowed until they have taken
-        this share of :data:`_AT_FIRST` seconds. After that, the copies of one step may also take at most five times
-        this share of the step, or :data:`_UNNOTICED` seconds if that is more.
+    :ivar share: the maximum share of the run's time that copies may take. Copies are always allowed until they have
+        taken this share of :data:`_AT_FIRST` seconds. After that, the copies of one step are limited too: to five times
+        this share of the step, or to :data:`_UNNOTICED` seconds if that is more.
     :ivar every: copy at most one in this many calls of a boundary.
-    :ivar sending: seconds that the sending thread has used.
+    :ivar spent, sending: seconds that copying and the sending thread have taken so far.
+    :ivar held_back: how often a copy was not allowed.
     """
 
     share: float = 0.01
@@ -100,11 +104,11 @@ class Watcher:
     """The watched functions of this process, and the queue for copies of their calls.
 
     :ivar on: whether calls are observed; False in a forked process.
-    :ivar numbers: numbers for the run's logger.
-    :ivar steps: number of optimizer steps.
+    :ivar numbers: the checker's counts, for the run's logger.
+    :ivar steps: the number of optimizer steps so far.
     :ivar generated: the value of ``steps`` when text was last generated.
-    :ivar moment: number of the current call of the trainer's loss.
-    :ivar forced: whether all calls during this call of the loss are copied.
+    :ivar moment: the number of the current loss computation (a call of ``compute_loss``).
+    :ivar forced: whether all calls in the current loss computation are copied.
     :ivar lost: number of copies that were dropped because the queue was full.
     :ivar failed: reasons why calls were not copied, with counts.
     :param names: whether groups keep their names in copies.
@@ -132,7 +136,7 @@ class Watcher:
         self.on = False
 
     def watch(self, plan: Plan) -> str:
-        """Watch a boundary. Return the reason if the boundary cannot be watched."""
+        """Watch a boundary. Return the reason if the boundary cannot be watched; otherwise an empty string."""
         function = function_at(*plan.function)
         if function is None:
             return f"{plan.boundary} is missing, or is not a plain function, in this process"
@@ -203,8 +207,8 @@ class Watcher:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Copy the arguments, call the original function and copy its result. An error in copying never reaches the
-        caller."""
+        """Copy the arguments, call the original function, copy its result, and return the result. An error in copying
+        never reaches the caller."""
         began = time.perf_counter()
         copier, parts, bound, place = Copier(names=self._names), None, {}, ""
         try:
@@ -296,7 +300,7 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Return the gradients of a call's loss with respect to the call's parts. The autograd graph is kept."""
+    """Return the gradients of the loss in a call's result with respect to these parts; empty if there is no loss."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
@@ -307,8 +311,7 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
 
 
 def members(result: Any) -> list[Any]:
-    """Return the members of a result that is a tuple, a list or a mapping; otherwise the result itself as the only
-    member."""
+    """Return the items of a tuple or list, or the values of a dictionary. Any other result is its own only member."""
     inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
     return [*inside]
 
@@ -335,9 +338,9 @@ def _capturing() -> bool:
 
 
 def function_at(module: str, name: str) -> FunctionType | None:
-    """Return the function of that name in a loaded module, unwrapped from a static or class method.
+    """Return the Python function of that qualified name in a loaded module, unwrapped from a static or class method.
 
-    Return None if it has no Python code, or is a coroutine or generator."""
+    Return None if there is no such function, or if it is a coroutine or a generator."""
     current: Any = sys.modules.get(module)
     for part in name.split("."):
         try:
@@ -349,10 +352,10 @@ def function_at(module: str, name: str) -> FunctionType | None:
 
 
 def _code(name: str, like: Any) -> Any:
-    """Return a code object that passes its arguments to the global ``name``.
+    """Return a code object that calls the global ``name`` with its arguments.
 
-    It has the free variables, the file and the line of ``like``, so that it can replace the code of the same function.
-    If ``like`` is the code of a coroutine function, so is the result.
+    The code has the free variables, the file and the line of ``like``, which it replaces. If ``like`` is the code of a
+    coroutine function, so is the result.
     """
     free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
     awaited = bool(like.co_flags & inspect.CO_COROUTINE)

@@ -295,9 +295,10 @@ def test_a_broken_invariant_is_reported_and_can_be_switched_off(name):
         ),
         (
             [("fresh", {**_FRESH[1], "old_log_probs": _LOG_PROBS - torch.tensor([0.0, 0.0, 0.6])})],
-            "differ by 0.12 on average before any step (length 2-3 0.12, token 1 0, token 2-3 0.2)",
+            "differ by 0.12 on average, although no optimizer step lies between them (by response length and token "
+            "position: length 2-3 0.12, token 1 0, token 2-3 0.2)",
         ),
-        ([_stepping(left=["head"])], "no optimizer has head, although"),
+        ([_stepping(left=["head"])], "the optimizer does not contain head, although"),
         (
             [_answers(items=8, step=3), _stepping()],
             "divided by 8 tokens (num_items_in_batch), but its 1 micro-batches train on 4 labels",
@@ -536,7 +537,7 @@ def test_an_output_that_no_gradient_reaches_has_a_gradient_of_zero():
     kind, seen = _differentiated()
     ((said, how),) = _memory({**_DOCUMENTED, **_MADE}).look(kind, {**seen, "slopes": [{"log_probs": None}]})
     assert said.name == "the_gradient_is_the_documented_one"
-    assert "has an element 0 that is" in how
+    assert "with respect to log_probs is 0; the documented loss gives " in how
 
 
 def test_tokens_without_a_label_have_any_gradient():

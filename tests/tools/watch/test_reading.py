@@ -62,7 +62,7 @@ def test_parts_without_effect_are_not_copied(reading):
 
 
 def test_an_argument_unknown_to_the_adapter_is_named(reading):
-    with pytest.raises(Unreadable, match="power is 2, not 1"):
+    with pytest.raises(Unreadable, match="power is 2, but 1 in the adapter's call"):
         reading.read(_parts(reading, power=2))
 
 

@@ -86,7 +86,7 @@ def test_a_violation_is_printed_and_written(broken):
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
     assert "1 boundary watched: one call in 1 of each function is copied, using at most 1% of the run's time\n" in said
     assert "\n  in group_advantage (demo_rl/advantages.py:" in said
-    assert "\n  try: sentinel watch replay broken.jsonl, which shrinks this call" in said
+    assert "\n  try: sentinel watch replay broken.jsonl, to reproduce and shrink this call" in said
     assert "kinds of violation: the_oracle_agrees (step 0), " in said
     assert said.index("boundary watched: one") < said.index("does not hold")
     assert "without texts and group names" in said
@@ -336,7 +336,7 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     assert len(re.findall(r"Trainer: \d+ of all \d+ invariants will be checked; \d+ need a part that ", said)) == 1
     assert len(re.findall(r"not checked: .*: the adapter does not document demo.Trainer\n", said)) == 2
     assert len(re.findall(r"not checked: .*, micro_batches_add_up.*: Mine.training_step is your own\n", said)) == 2
-    assert len(re.findall(r"not checked: .*: no checked step had the values that it compares\n", said)) == 1
+    assert len(re.findall(r"not checked: .*: no checked step had values to compare\n", said)) == 1
     assert max(map(len, said.splitlines())) < 250
     assert "nothing was examined" in said
     assert "kinds of violation" not in said, "which would look like an all-clear"
@@ -505,7 +505,7 @@ def test_the_processes_of_a_run_share_one_checker(tmp_path):
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (["--target", "demo"], "give the command to watch after --"),
+        (["--target", "demo"], "give --target, and the command after --"),
         (["--target", "dmo", "--", "true"], "did you mean 'demo'?"),
         (["--target", "demo", "--every", "0", "--", "true"], "must be at least 1"),
         (["--target", "demo", "--events", "nowhere/events.jsonl", "--", "true"], "cannot write there; name a file"),
@@ -716,7 +716,7 @@ _UNREAD = {
     "fails": ((), f"{_TOO_SHORT}raise SystemExit(3)", "no function of the run could be watched: the run ended before"),
     "no call": ((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied"),
     "no import": ((), "pass", "no process of this command imported demo"),
-    "killed": ((), f"import demo_rl\n{_KILL}", "the checker ended before it wrote its last line"),
+    "killed": ((), f"import demo_rl\n{_KILL}", "the checker process ended before it wrote its results"),
     "drift": (
         _NEEDS_MORE,
         _RUN_OF_FEW.format(call=_CALL.format(first="9, ", last="")),
@@ -725,7 +725,7 @@ _UNREAD = {
     "read": (
         _TAKES_MORE,
         _RUN_OF_FEW.format(call=_CALL.format(first="", last=", shift=2.0")),
-        "no copied call could be read: demo_rl.advantages.group_advantage: shift is 2.0, not 0.0",
+        "no copied call could be read: demo_rl.advantages.group_advantage: shift is 2.0, but 0.0 in the adapter's call",
     ),
 }
 

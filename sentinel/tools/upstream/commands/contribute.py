@@ -47,10 +47,10 @@ _EXAMPLE = """\
 
 If recipes/<target>/<BUG>.fix.yaml exists, the fix is tested as by `sentinel fix check`, and the recipe is run at the
 heads of the mirror's pull requests that change the same function. Otherwise base and head are the recipe's first pins
-with and without the bug. The runner is tested in a process with torch, numpy and its listed packages. Nothing is
-pushed.
-exit status: 0; 1 if a check of the fix fails, or a bug is absent from the base or still present at the head; 2 it could
-not be run
+with and without the bug. The runner is a script that shows the bug without Sentinel. It is tested in a process with
+only torch, numpy and the packages that it lists. Nothing is pushed.
+exit status: 0; 1 if a check of the fix fails, or a bug is absent from the base or still present at the head; 2 if the
+bug could not be run
 """
 
 
@@ -59,7 +59,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("bug", metavar="BUG", nargs="*", help="a bug id, or a pattern with *")
     parser.add_argument("--all", action="store_true", help="every recipe")
     parser.add_argument("--base", metavar="REF", help="the revision with the bug (default: the fix's commit, or a pin)")
-    parser.add_argument("--head", metavar="REF", help="the revision without it (default: base with the fix, or a pin)")
+    parser.add_argument("--head", metavar="REF", help="the revision without the bug (default: base plus fix, or a pin)")
     parser.add_argument("--repo", metavar="DIR", help="a working tree with the fix, instead of --head")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("contribution"), help="default: contribution")
     parser.add_argument(
@@ -74,7 +74,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
     if arguments.rewrite:
         return _rewrite(arguments)
     if bool(arguments.bug) == arguments.all:
-        raise SentinelError("name a bug, or use --all")
+        raise SentinelError("give either bug ids or --all")
     if arguments.repo and arguments.head:
         raise SentinelError("--repo and --head both name the revision with the fix; give one of them")
     catalog, settings = catalog_and_settings(arguments)
@@ -116,7 +116,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again, from their stored evidence and the texts of the current recipes and fixes."""
+    """Write the pages in a folder again, from the evidence in it and the texts of the current recipes and fixes."""
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [
@@ -125,7 +125,9 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         if any(fnmatchcase(file.parent.name, glob) for glob in wanted)
     ]
     if not files:
-        raise NothingExamined(f"{arguments.rewrite} has no evidence.json for {' '.join(wanted)}")
+        raise NothingExamined(
+            f"{arguments.rewrite} has no evidence.json for {' '.join(wanted)}; `sentinel contribute` writes one"
+        )
     for file in files:
         document = load_contribution(file)
         if document is None:
@@ -147,7 +149,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
 
 
 class _Maker:
-    """Creates contributions, with one worker for each target."""
+    """Creates the contributions of several bugs, with one worker for each target."""
 
     def __init__(
         self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Callable[[str], None]

@@ -1,4 +1,4 @@
-"""``sentinel fix``: show or test the patch for a bug."""
+"""``sentinel fix``: print or test the patch for a bug."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tests_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
-    """Return the fixes of all bugs that match these patterns. A fix of several bugs is returned once.
+    """Return the fixes of all bugs whose ids match these patterns. A fix of several bugs is returned only once.
 
     :raises NothingExamined: if no bug that matches a pattern has a fix.
     """
@@ -59,7 +59,7 @@ def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
         fixes = [fix for item in recipes if (fix := fix_of(catalog, item.target, item.bug_id)) is not None]
         if not fixes:
             place = f"recipes/{recipes[0].target}/{recipes[0].bug_id}{SUFFIX}"
-            raise NothingExamined(f"{glob} has no fix that can be tested; write one as {place}")
+            raise NothingExamined(f"{glob} has no fix in the recipe folders; write one as {place}")
         by_path |= {fix.path: fix for fix in fixes}
     return list(by_path.values())
 

@@ -20,7 +20,7 @@ _EXAMPLE = """\
   sentinel report citations                            recipes, fixes, and the pages under findings/
   sentinel report citations --target trl --titles      with the title of each cited commit and pull request
 
-Reads the mirrors and no network. A mirror has every pull request and no issues, so issues are listed for you to check.
+Reads only mirrors, which have every pull request but no issues. Cited issues are therefore listed for you to look up.
 exit status: 0 every other citation resolves, 1 a citation does not resolve, 2 there is no mirror
 """
 
@@ -53,7 +53,7 @@ def _citations(arguments: argparse.Namespace) -> int:
     ]
     if not found:
         raise NothingExamined(
-            "there is no mirror of these targets, or nothing is cited; run `sentinel mirror add TARGET`"
+            "there is no mirror of these targets, or no file cites anything; run `sentinel mirror add TARGET`"
         )
     wrong, unknown_to_mirrors = [each for each in found if each.problem], [each for each in found if each.unknown]
     if arguments.json:

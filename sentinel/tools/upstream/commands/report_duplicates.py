@@ -32,8 +32,8 @@ _EXAMPLE = """\
   sentinel report duplicates 'VERL-*' --run              run each unreported bug at the head of each pull request that
                                                          changes its function, to find fixes
 
-All sources are listed, with the reason if a source was not searched. The matches are hints for a reader, not verdicts.
-exit status: 0; 2 if only the recipes could be searched; with --run, 1 if a pull request fixes a bug
+All sources are listed, with the reason if a source was not searched. Matches are hints that a person must check.
+exit status: 0; 1 if a pull request fixes a bug (only with --run); 2 if only the recipes could be searched
 """
 
 
@@ -69,7 +69,7 @@ def _duplicates(arguments: argparse.Namespace) -> int:
             if source.more:
                 echo(f"  and {source.more} more")
         if asked:
-            echo(f"a mirror has no issues; search upstream's issues for {', '.join(asked)}")
+            echo(f"issues were not searched, because mirrors have none; search upstream's for {', '.join(asked)}")
     if any(source.searched for source in sources[1:]):
         return 0
     return nothing_examined("only the recipes could be searched; run `sentinel mirror add TARGET`")
@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
         heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in results}), "head")
         absent = sum(head.verdict == "absent" for head in results)
         echo(
-            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(fixing)} fixed, {absent} without it at the base, "
+            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(fixing)} fixed, {absent} whose base lacks the bug, "
             f"{len(undecided)} could not be decided"
         )
     return 1 if fixing else 0

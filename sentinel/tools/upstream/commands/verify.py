@@ -39,9 +39,9 @@ _EXAMPLE = """\
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
   sentinel verify contribution/BUG/evidence.json    each verdict on which a pull request page is based
 
-Sentinel calls upstream's code again, in the sandbox and on the device of your own options, and runs no code next to the
-file. It uses the recipe of its catalog if the digest is the same, otherwise the copy in the file. A copy whose
-digest differs from the one in the file is rejected.
+Sentinel calls upstream's code again, in the sandbox and on the device of your own options. It runs no code that lies
+next to the file. The recipe is the catalog's if its digest is the recorded one, otherwise the copy in the file. A copy
+that does not have the recorded digest is rejected.
 exit status: 0 every number is the same, 1 a value differs, 2 the evidence could not be verified
 """
 
@@ -53,10 +53,10 @@ _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 class Outcome:
     """The result of verifying one document.
 
-    :ivar outcome: ``same``, ``different``, ``could not`` (be verified), or ``undecided`` if both the recorded and the
-        new decision failed in the same way for a reason of the machine, such as a timeout.
+    :ivar outcome: ``same``, ``different``, ``could not`` (be verified), or ``undecided``: the recorded and the new run
+        failed alike, for a reason of the machine such as a timeout.
     :ivar subject: the bug or law, and its recorded verdict and ref.
-    :ivar recipe: where the recipe was found.
+    :ivar conclusion: the result in words. ``recipe``: where the recipe was found.
     """
 
     evidence: Path
@@ -215,7 +215,7 @@ class _Verifier:
         fix = fix_of(self._catalog, recorded["target"], recorded["bug_id"])
         if fix is None or fix.digest != digest:
             raise SentinelError(
-                f"the evidence is about code with a fix, but no fix here has this fix's digest, {digest[:19]}"
+                f"the evidence is about code with a fix, but no fix of this catalog has its digest, {digest[:19]}"
             )
         return fix.patched
 
@@ -229,9 +229,10 @@ class _Verifier:
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
-    """Return a ref of exactly the code that the evidence is about.
+    """Return a ref for exactly the code that the evidence is about.
 
-    For a branch or a clean working tree, this is the recorded commit; for ``pypi:latest``, the recorded version.
+    For evidence of a branch or a clean working tree, this is the recorded commit; for ``pypi:latest``, the recorded
+    version.
 
     :param repo: the folder of the working tree if the evidence is about one.
     :raises SentinelError: if the evidence is about a working tree with uncommitted changes and ``repo`` is None.
@@ -258,8 +259,8 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, bool]:
     """Find the recipe of the evidence, first in the catalog and then inside the evidence.
 
-    :returns: the recipe; a description of where it was found; and whether the catalog's recipe of this bug differs from
-        the returned one in a part that affects the verdict.
+    :returns: the recipe; a description of where it was found; and whether the catalog has a recipe of this bug that
+        differs from it in a part that affects the verdict.
     """
     if recorded["target"] not in catalog.targets:
         raise SentinelError(f"no adapter for target {recorded['target']!r}")
@@ -281,15 +282,15 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
     """Return a recipe with the scenario that a search drew. It has no expected values, so the law gives the verdict."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
-        raise SentinelError(f"it is evidence of a law, {recorded['law']!r}, which does not exist here")
+        raise SentinelError(f"the evidence is of the law {recorded['law']!r}, which does not exist here")
     if "declared dialect" in recorded["reason"]:
         raise SentinelError(
-            "the law holds there except for a declared dialect; only a whole search can show this, not the single "
-            "scenario in the evidence"
+            "the law holds except for a declared dialect, which only a whole search can show, not the single scenario "
+            "in the evidence; search again with `pytest --sentinel-laws`"
         )
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
         raise SentinelError(
-            "it is the result of a search and contains no scenario to run; search again with `pytest --sentinel-laws`"
+            "the evidence of a search has no scenario to run here; search again with `pytest --sentinel-laws`"
         )
     recipe = _embedded(recorded, catalog)
     return replace(
@@ -311,7 +312,8 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
         raise SentinelError(f"the recipe inside the evidence does not load here:\n{error}") from None
     if (recipe.bug_id if recorded["bug_id"] else "", recipe.target) != (recorded["bug_id"], recorded["target"]):
         raise SentinelError(
-            f"the recipe inside the evidence is about {recipe.target} {recipe.bug_id}, not the evidence's own bug"
+            f"the recipe inside the evidence is about {recipe.target} {recipe.bug_id}, but the evidence is about "
+            f"{recorded['target']} {recorded['bug_id']}"
         )
     return recipe
 
@@ -319,8 +321,8 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
     """Compare recorded evidence with a new decision.
 
-    This also checks the recorded fields that :func:`~sentinel.reports.baseline.verify_report` does not compare: they
-    must follow from the recipe and the observation.
+    In addition to :func:`~sentinel.reports.baseline.verify_report`, check that the other recorded fields follow from
+    the recipe and the observation.
     """
     now = evidence(decision)
     verification = verify_report(recorded, now)

@@ -31,8 +31,8 @@ _EXAMPLE = """\
   sentinel watch replay sentinel-events.jsonl --save recipes/mine
 
 Sentinel watches the functions that the adapter binds, in each process of the command that imports the framework. It
-copies one call in N, checks the copy in a separate process, and never changes a call. Violations are printed at once
-and written to the events file as lines of JSON. The last line of the file has the counts.
+copies one call in N of each function, checks the copy in a separate process, and never changes a call. Each kind of
+violation is printed once, and written to the events file as a line of JSON. The last line of the file has the counts.
 exit status: that of the command; 1 if --fail-after stopped the command; 2 if the command could not be watched or
 nothing was examined, even if the command succeeded
 """
@@ -43,7 +43,7 @@ _REPLAY = """\
   sentinel watch replay sentinel-events.jsonl --ref pypi:1.16.0 --save recipes/mine
   sentinel watch replay sentinel-events.jsonl --ref path:~/src/trl
 
-exit status: 0 no violation occurs outside the run, 1 at least one occurs, 2 no violation could be measured
+exit status: 0 no violation occurs outside the run, 1 at least one occurs, 2 none occurs, but some were not measured
 """
 
 
@@ -55,10 +55,10 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--every", metavar="N", type=int, default=100,
                         help="copy at most one call in N of each function (default: 100)")  # fmt: skip
     parser.add_argument("--capture", choices=("numbers", "full"), default="numbers",
-                        help="what is written about a call that breaks a law: the numbers of a small call "
-                        "(numbers, the default), or the whole call with the names of its groups (full)")  # fmt: skip
+                        help="what to write about a call that violates a law: numbers (its numbers, if the call is "
+                        "small; the default) or full (the whole call, with the names of its groups)")  # fmt: skip
     parser.add_argument("--without", metavar="NAME", action="append", default=[],
-                        help="an invariant to skip (may be repeated)")  # fmt: skip
+                        help="the name of an invariant to skip; repeatable")  # fmt: skip
     parser.add_argument("--fail-after", metavar="N", type=int, help="stop the run after N kinds of violation")
     parser.usage = (
         "sentinel watch --target TARGET [options] -- COMMAND ...\n       sentinel watch replay EVENTS [options]"
@@ -68,9 +68,9 @@ def declare(commands: Commands) -> None:
         "measure the violations of a run again, outside the run, and shrink them", _REPLAY,
     )  # fmt: skip
     replay.add_argument("events", metavar="EVENTS", type=Path, help="the events file of a watched run")
-    replay.add_argument("--ref", metavar="REF", help="the framework's code (default: installed)")
+    replay.add_argument("--ref", metavar="REF", help="the revision of the framework to measure (default: installed)")
     replay.add_argument("--save", metavar="DIR", nargs="?", const=Path("."), type=Path,
-                        help="write each confirmed violation as a recipe (default: .)")  # fmt: skip
+                        help="write each reproduced violation as a recipe into DIR (without DIR: into .)")  # fmt: skip
     settings_options(replay)
 
 
@@ -79,7 +79,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     from sentinel.errors import SentinelError
 
     if not arguments.target or not arguments.own_command:
-        raise SentinelError("give the command to watch after --: sentinel watch --target trl -- python train.py")
+        raise SentinelError("give --target, and the command after --: sentinel watch --target trl -- python train.py")
     target = target_named(catalog_and_settings()[0], arguments.target)
     if arguments.every < 1:
         raise SentinelError("--every must be at least 1")
@@ -139,11 +139,12 @@ def _watch(arguments: argparse.Namespace) -> int:
         return nothing_examined(_why(ends, died, target.name) + own)
     if died:
         print_error(
-            "a checker ended before it wrote its last line: the calls that it had not yet checked were not examined"
+            "a checker process ended before it wrote its results: its remaining calls were not examined; it may have "
+            "been killed, or run out of memory"
         )
     if lost := sum(len(end.get("lost", ())) for end in ends):
         print_error(
-            f"{counted(lost, 'process')} ended without a report: the last calls of these processes were not examined"
+            f"{counted(lost, 'process')} of the run ended without a report, so the last calls were not examined"
         )
     read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
     late = f" ({kinds - before} found while the run was stopping)" if stopped and kinds > before else ""
@@ -168,7 +169,7 @@ def _why(ends: Sequence[Mapping[str, Any]], died: bool, target: str) -> str:
     if ends:
         return str(ends[0]["nothing_examined"])
     if died:
-        return "the checker ended before it wrote its last line; it may have been killed, or out of memory"
+        return "the checker process ended before it wrote its results; it may have been killed, or run out of memory"
     return (
         f"no process of this command imported {target} in a Python that has Sentinel; install Sentinel in the "
         "environment of the run, and see the messages above"
@@ -176,7 +177,7 @@ def _why(ends: Sequence[Mapping[str, Any]], died: bool, target: str) -> str:
 
 
 def _written(events: Path, begin: int) -> list[dict[str, Any]]:
-    """Return the lines that checkers have written since this command began."""
+    """Return the events that checkers have written since this command began. An incomplete last line is left out."""
     if not events.exists():
         return []
     with events.open(encoding="utf-8", errors="replace") as file:
@@ -194,8 +195,8 @@ def _event(line: str) -> dict[str, Any]:
 
 
 def _described(event: Mapping[str, Any]) -> str:
-    """Return the violation's function, law, key and detail in a line. Violations of an invariant of the training have
-    no function and no key; the line has their step."""
+    """Describe a violation of a law in one line: function, law, key and detail. For a violation of an invariant, which
+    has no function and no key, name the step instead."""
     where = f"{event['boundary']}: " if event["boundary"] else ""
     what = f", {event['key']}" if event["key"] else f", step {event['step']}"
     return f"{where}{event['law']}{what}: {event['detail']}"
@@ -235,6 +236,6 @@ def _replay(arguments: argparse.Namespace) -> int:
     echo(f"{counted(shown, 'violation')} of {len(events)} reproduced outside the run")
     if undecided == len(events):
         calls = any(event["boundary"] for event in events)
-        alone = "" if calls else "; watch more steps, or more calls with --every, until a law is violated"
+        alone = "" if calls else "; watch more steps, or more calls with a smaller --every, until a law is violated"
         return nothing_examined(f"no violation could be measured again, for the reasons above{alone}")
     return 1 if shown else 2 if undecided else 0
