@@ -20,7 +20,7 @@ NIGHTLY = re.compile(
     r"contribute|citations|report (changes|accept|site)|audit (verl|trl)|report history VERL|"
     r"laws/verl|^pytest --sentinel-target=verl$"
 )
-#: A command that takes two hours (docs/diff.md). It is interrupted, as by a time limit; the next run continues.
+#: A command that takes two hours (docs/ci.md). It is interrupted, as by a time limit; the next run continues.
 HOURS = re.compile(r"^sentinel pulls verl$")
 #: A fork that does not exist.
 ABSENT = "--sentinel-repo-url=https://github.com/me/verl"
