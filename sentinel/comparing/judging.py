@@ -66,7 +66,7 @@ def compare_laws(
 
     def search(side: str) -> list[Finding]:
         with closing(Ahead(sessions[side].fresh(), sessions[OTHER[side]].fresh())) as session:
-            single = [_look_at(asking, session, subject, inputs) for inputs in scenarios]
+            single = [_search_on(asking, session, subject, inputs) for inputs in scenarios]
             return list_findings(*single, asking.search_laws(session, subject, laws, examples))
 
     def search_new_options(side: str) -> list[Finding]:
@@ -133,7 +133,7 @@ def _without_inherited(
     return {BEFORE: list({id(each): each for each in better}.values()), AFTER: []} if better else findings_by
 
 
-def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
+def _search_on(asking: Asking, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
     search = BoundarySearch(session, subject, asking.budget.seed)
     search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
     return search

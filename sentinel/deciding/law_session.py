@@ -240,7 +240,7 @@ class LawSession:
                     consultations[name] = {"inputs": dict(inputs)}
         answer, reference = self._ask(subject, calls, consultations, describe, scenario_inputs)
         return [
-            _look(law, subject.contract, variants, names_of_plan, answer, reference, coarsest)
+            _judge_plan(law, subject.contract, variants, names_of_plan, answer, reference, coarsest)
             for (law, variants), names_of_plan in zip(plans, names)
         ]
 
@@ -420,7 +420,7 @@ def _request(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _look(
+def _judge_plan(
     law: Law,
     contract: Contract,
     variants: Mapping[str, Inputs],
