@@ -132,7 +132,7 @@ class Asking:
 
     @property
     def targets(self) -> Iterable[Target]:
-        """Return all targets. A choice of a contract's input may have any value that the adapter of one of them
+        """Return all targets. A choice in a contract's definition may have any value that one of their adapters
         declares."""
         return self._selection.catalog.targets.values()
 

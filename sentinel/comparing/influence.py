@@ -141,7 +141,7 @@ def _has_value(node: Any) -> TypeGuard[ast.expr]:
 
 
 def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> list[_Part] | None:
-    """Return the smallest expressions that differ between two versions; None if syntax without a value differs."""
+    """Return the smallest expressions that differ between two versions; None if not only expressions differ."""
     if isinstance(one, list) and isinstance(other, list):
         return _differing_items(one, other, renamed)
     if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):

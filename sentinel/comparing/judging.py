@@ -47,7 +47,7 @@ def compare_laws(
     """Return, for each revision, the laws that it breaks on a scenario on which the other revision satisfies them.
 
     Laws are checked on ``scenarios`` and on drawn scenarios. If no scenario differs, only laws about side effects are
-    checked. Scenarios that need an option or choice of the head are judged without the base.
+    checked. Scenarios that need an option or choice that only the head has are judged without the base.
 
     If both revisions break a law on a scenario, the law counts as broken by the revision that has an element further
     from the right value. A fix may expose a bug that was already there. Therefore, all violations of the head are
@@ -257,7 +257,7 @@ def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken
 def add_programming_errors(
     broken: Mapping[str, tuple[Broken, ...]], differences: Sequence[Difference]
 ) -> dict[str, tuple[Broken, ...]]:
-    """Return the broken laws, with :data:`ANSWERED` for each programming error that only one revision raises."""
+    """Return the broken laws, plus :data:`ANSWERED` for each programming error that only one revision raises."""
     with_errors = dict(broken)
     for each in (item for item in differences if item.programming_error):
         side = next(side for side, answer in each.answers.items() if isinstance(answer, str))

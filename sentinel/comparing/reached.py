@@ -26,7 +26,7 @@ from sentinel.worker.codes import LARGEST_SOURCE
 #: The place of a definition: (file, qualified name).
 Place = tuple[str, str]
 
-#: Maximum number of imports that are followed from one name. Without it, circular imports would never end.
+#: Maximum number of imports that are followed from one name. Without a limit, circular imports would never end.
 _FAR = 8
 
 
@@ -331,7 +331,7 @@ class _Walk:
             self.use(place, called)
 
     def use(self, place: tuple[str, str], names: frozenset[str]) -> None:
-        """Add the definitions that these names have in a module."""
+        """Add a module's definitions of these names."""
         self._attributes |= names
         for name in names:
             self._use(place, name, _FAR)

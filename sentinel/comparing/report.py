@@ -39,7 +39,7 @@ def summarise(compared: BoundaryDiff) -> str:
     for item in [*newly, *further][:_LAWS]:
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
-        breaks = f"is further from {item.law} than before" if item in further else f"{new}breaks {item.law}"
+        breaks = f"breaks {item.law} more than before" if item in further else f"{new}breaks {item.law}"
         parts.append(fails if item.law == ANSWERED else f'{breaks} ("{item.statement}")')
         parts += [f"the results are now those of the definition with {message(item.choice)}"] if item.choice else []
     function = compared.name.rpartition(".")[2]

@@ -84,11 +84,11 @@ class BoundaryDiff:
 
     :ivar state: one of these texts; empty until the boundary has been compared:
 
-    * ``same code``: it reaches no changed code;
-    * ``same numbers``: no number differs, and all changed lines that it reaches ran;
-    * ``not examined``: no number differs, but some changed lines did not run at any boundary, or none ran at this
-      boundary, or no number was finite;
-    * ``differs``, ``new``, ``gone`` or ``not compared``.
+        * ``same code``: it reaches no changed code;
+        * ``same numbers``: no number differs, and all changed lines that it reaches ran;
+        * ``not examined``: no number differs, but some changed lines did not run at any boundary, or none ran at this
+          boundary, or no number was finite;
+        * ``differs``, ``new``, ``gone`` or ``not compared``.
     :ivar failed: the side that cannot be called although the other side can; empty if there is none.
     :ivar places: side -> ``dotted.path (file:line)``.
     :ivar parameters: side -> the names of its parameters; empty if both sides have the same.

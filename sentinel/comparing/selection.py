@@ -211,8 +211,7 @@ class Selection:
         )  # fmt: skip
 
     def _counterparts(self) -> dict[Place, Unit]:
-        """Return, for the place of each new or removed definition, the corresponding definition of the other
-        revision."""
+        """Return the corresponding definition of the other revision for the place of each new or removed one."""
         pairs = ((lookup.after, lookup.before) for lookup, _ in self.redirects.values())
         other = {new: unit for new, old in pairs if new and old and (unit := self._defined(BEFORE, old)) is not None}
         for (old_file, old), (new_file, new) in self._followed.values():
@@ -227,10 +226,10 @@ class Selection:
         return replace(subject.binding, boundary=self.redirects[subject.name][1], formerly=(), moved={})
 
     def _unread(self, file: str) -> str | None:
-        """Return why a file was left out of the head's checkout; None if it was not left out.
+        """Return the reason why a file was left out of the head's checkout.
 
-        Return an empty string if the file is a link, or cannot be parsed. In both cases, the failing import is reported
-        instead.
+        Return an empty string if the checkout has the file only as a link, or cannot parse it. In both cases, the
+        failing import is reported instead. Return None otherwise.
         """
         omitted = next((item.reason for item in self.checkouts[AFTER].left_out if item.path == file), "")
         code = self.codes[AFTER]
@@ -315,8 +314,7 @@ class Selection:
         ]
 
     def distance(self, name: str) -> float:
-        """Return the length of the shortest chain of calls from a boundary to changed code; 0 if the boundary has
-        changed.
+        """Return the length of the shortest chain of calls from a boundary to changed code; 0 if it has changed itself.
 
         The distance is infinite if following names does not lead to changed code.
         """

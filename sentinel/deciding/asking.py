@@ -24,7 +24,7 @@ _ALL_TOGETHER = 20.0
 
 @dataclass(frozen=True)
 class Question:
-    """A recipe to run, with its adapter and contract. ``law`` determines its verdict if it has no expected values."""
+    """A recipe to run, with its adapter and contract. Without expected values, ``law`` determines the verdict."""
 
     recipe: Recipe
     adapter: Adapter

@@ -80,7 +80,7 @@ def _unsteady(what: str) -> Verdict:
 
 
 def _consult(question: Question, references: References) -> Observation | Failure:
-    """Return the oracle's values for each variant of the recipe."""
+    """Return the oracle's values for each variant of the recipe, or its failure."""
     calls = {name: {"inputs": dict(inputs)} for name, inputs in question.recipe.variants.items()}
     reply = references.consult({**question.request, "calls": calls})
     replies = {"": Reply(refused=reply)} if isinstance(reply, Failed) else reply.answers

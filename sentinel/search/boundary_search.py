@@ -222,13 +222,13 @@ class BoundarySearch:
     :ivar ended: the error that ended the search although it has results; None if there was no such error.
     :param laws: the laws to check; None for all laws of the boundary. They do not affect which scenarios are drawn.
     :param shrinking: the maximum number of calls for shrinking one finding; with 0, findings are confirmed without
-        shrinking. A limit on time would make searches impossible to repeat exactly.
+        shrinking. With a time limit, searches could not be repeated exactly.
     :param shrink_further: whether to shrink each symptom of a broken law. Otherwise, only its first symptom is shrunk.
     :param lesser: minor symptoms, which are reported only if a law has no other symptom. If a minor symptom is found
         first, the first other symptom is shrunk too.
     :param glimpse: whether to try the scenarios of :func:`glimpses` after the first drawn scenarios. Their violations
         are confirmed, not shrunk.
-    :param left_out: returns why a law must skip a drawn or replayed scenario; empty if it must not.
+    :param left_out: returns why a law must skip a drawn or replayed scenario; empty if the law may judge it.
     :param excused: returns the observation keys that known bugs may make wrong in a scenario. A law judges the scenario
         only if it compares at least one other key.
     :param most: the maximum number of scenarios that each law judges; None for no limit.
@@ -318,8 +318,7 @@ class BoundarySearch:
             if len(example.variants) > 1:
                 looks += [((law, example.variants), example) for law in claims if law.vary]
             for inputs in example.variants.values():
-                # Every law is tried with one choice of variants; laws that are broken according to the recipe, with all
-                # choices.
+                # Try every law with one choice of variants, and the laws that the recipe names with all choices.
                 plans = self._plans(inputs, self._laws, EXAMPLE_CHOICES[:1]) + self._plans(
                     inputs, claims, EXAMPLE_CHOICES[1:]
                 )
@@ -350,8 +349,8 @@ class BoundarySearch:
 
     @property
     def deadlocks(self) -> str:
-        """Return the message of a call in which collectives deadlocked, with the difference between the simulated
-        ranks; empty if none did."""
+        """Return the message of a call that deadlocked; empty if none did. It has the collective calls of the simulated
+        ranks."""
         for outcome in self.outcomes.values():
             for why in outcome.refused:
                 if outcome.kinds[why] == "deadlock":

@@ -109,7 +109,7 @@ def matches_any(name: str, globs: Sequence[str]) -> bool:
 #: Maximum number of functions that are bound for one registry. Searching more would take days.
 _MOST = 100
 
-#: Maximum number of characters that are read of a signature.
+#: Maximum number of characters of a signature that are read.
 _LONGEST = 10_000
 
 #: Maximum size in bytes of a file that is read. All modules of the frameworks are smaller.

@@ -194,10 +194,8 @@ def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) 
 
     Two findings with the same symptom are joined in two cases:
 
-    * They break the same law, and one boundary calls the other. The finding of the called boundary lists the caller in
-      ``also``.
-    * They are about one boundary, and one scenario breaks both laws. The first finding lists the second law in
-      ``laws``.
+    * They break the same law, and one boundary calls the other. The called one's finding lists the caller in ``also``.
+    * They are about one boundary, and one scenario breaks both laws. The first lists the second law in ``laws``.
 
     :param law_session: the session for trying the scenario of one law with another law. With None, findings of
         different laws are not joined.

@@ -21,7 +21,7 @@ from sentinel.values.literals import Tensor
 
 Key = TypeVar("Key")
 
-#: Number of scenarios without known bugs on which a law must hold, so that the bugs excuse its other violations.
+#: Known bugs excuse a law's violations only if the law holds on this many scenarios that do not trigger the bugs.
 ENOUGH = 30
 
 #: Maximum number of scenarios that are drawn to find :data:`ENOUGH` that do not trigger the known bugs.

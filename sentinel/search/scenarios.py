@@ -63,7 +63,7 @@ class NotSearchable(Exception):
 
 
 def narrow(contract: Contract, binding: Binding) -> Contract:
-    """Return the contract without what a boundary does not accept.
+    """Return the contract, restricted to the inputs and choices that a boundary accepts.
 
     An input that the binding fixes is not drawn, and its default is the fixed value. The choices of the other inputs
     are limited to the values that the binding accepts.

@@ -72,8 +72,7 @@ def _compare_with_definition(
 def _compare_calls(
     name: str, parameters: tuple[str, ...], calls: list[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls that pass two arguments in the opposite order of other calls. Only the less frequent order is
-    yielded."""
+    """Yield the calls that pass two arguments in the opposite order of most other calls of the function."""
     orders: dict[frozenset[str], dict[tuple[int, str, int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):

@@ -70,7 +70,7 @@ def test_a_law_is_either_newly_broken_or_broken_by_both_revisions():
     newly, older = split_by_law([new, *further])
     assert ([each.law for each in newly], [each.law for each in older]) == (["order"], ["oracle"])
     said = summarise(BoundaryDiff("f", "call", "differs", broken={"after": (new, *further)}))
-    assert said == 'breaks order ("order does not matter"); is further from oracle than before ("as defined")'
+    assert said == 'breaks order ("order does not matter"); breaks oracle more than before ("as defined")'
 
 
 def _shown(**parts):
