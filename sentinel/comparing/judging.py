@@ -109,8 +109,9 @@ def _without_inherited(
     findings_by: dict[str, list[Finding]],
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
-    """Return the findings of both sides. Drop the head's findings if known bugs that both revisions have explain all
-    findings of the head, but not all findings of the base.
+    """Return the findings of both sides, without those of the head if known bugs of both revisions explain them.
+
+    They are dropped only if these bugs explain all findings of the head, but not all findings of the base.
 
     :param findings_by: side -> findings.
     """

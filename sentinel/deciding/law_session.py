@@ -278,7 +278,7 @@ class LawSession:
         return self._consult({**_request(subject), "calls": plain})
 
     def find(self, subject: Subject) -> Claim:
-        """Return the file and line of the boundary that the worker reports, without calling the boundary."""
+        """Return where the worker found the boundary: its file and line. The boundary is not called."""
         claim = self._ask(subject, {}, {}, False)[0].provenance
         if claim is None:
             raise Undecidable(Failed("crash", "the worker session did not report where it found the boundary"))
