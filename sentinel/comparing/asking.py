@@ -1,7 +1,7 @@
 """Search for scenarios on which two revisions of a boundary differ.
 
-Scenarios are drawn as for a check of laws. Additional scenarios set options, arguments and conditions so that more
-changed lines run.
+Scenarios are drawn in the same way as for a check of laws. Additional scenarios set options, arguments and conditions
+to make more changed lines run.
 """
 
 from __future__ import annotations
@@ -69,21 +69,22 @@ from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import protocol
 from sentinel.worker.answers import ANOTHER, NUMBERS, TEXTS, Replies, Reply
 
-#: Scenarios on which a revision raises do not count, so up to this many times the requested number are drawn.
+#: Maximum number of drawn scenarios, as a multiple of the requested number. More are drawn because scenarios on which a
+#: revision raises do not count.
 _REFUSED = 5
 
 #: Maximum number of values that are tried for one option, and maximum number of settings that are tried in total.
 _VALUES, _TURNS = 3, 36
 
 #: Number of scenarios in which an option is set to another value: ``_TURNED`` for a boundary whose own code has
-#: changed, ``_TURNED_OF_CALLER`` for its callers. One scenario is not enough, because an option such as a fraction of
-#: all tokens rarely has a visible effect on the few tokens of a scenario.
+#: changed, ``_TURNED_OF_CALLER`` for its callers. Several are needed: an option such as a fraction of all tokens rarely
+#: has an effect on a scenario's few tokens.
 _TURNED, _TURNED_OF_CALLER = 16, 2
 
-#: Number of scenarios for each style of mask that the adapter excludes, such as masks with gaps.
+#: Number of scenarios for each mask style that the adapter excludes, such as masks with gaps.
 _MASKS = 8
 
-#: Number of scenarios for each setting with which changed lines may run.
+#: Number of scenarios for each setting that may make changed lines run.
 _GUARDED = 4
 
 #: Limits for changed lines that did not run: at most ``_BRANCHES`` branches are forced at one boundary, the same lines
@@ -101,8 +102,8 @@ _OFTEN, _TOGETHER, _ROUNDS_OF_RARE = 32, 32, 6
 #: Maximum number of calls to shrink the scenario of one difference.
 _SHRINKING = 300
 
-#: A comparison on only a few scenarios uses ``_FEW`` drawn scenarios, the scenarios of ``_FEW`` known bugs, and the
-#: scenarios of :func:`~sentinel.search.boundary_search.glimpses`.
+#: A short comparison uses ``_FEW`` drawn scenarios, the scenarios of ``_FEW`` known bugs, and the scenarios of
+#: :func:`~sentinel.search.boundary_search.glimpses`.
 _FEW = 5
 
 #: A difference: the trial that shows it, the trial's violations, and the known bugs that have the same scenario.
@@ -147,12 +148,12 @@ class Asking:
         return self._selection.catalog.targets.values()
 
     def pair(self, subject: Subject, sessions: Mapping[str, LawSession], located: Mapping[str, Any]) -> Pair:
-        """Return a session that calls both revisions and records which changed lines run."""
+        """Return a session that calls both revisions and records which of the changed lines ran."""
         beside = self._selection.changed_functions(subject.name)
         return Pair(sessions[BEFORE], sessions[AFTER], beside=beside, lines=_spans(located))
 
     def note_head(self, subject: Subject, located: Mapping[Place, Unit]) -> Log:
-        """Call only the head on a few scenarios, and return the log, which contains the changed lines that ran."""
+        """Call only the head on a few scenarios, and return the log of these calls, with the changed lines that ran."""
         lines = _spans({AFTER: located})
         alone = Alone(self._processes.session(AFTER, subject), side=AFTER, lines=lines)
         with closing(alone), suppress(Undecidable):
@@ -174,7 +175,7 @@ class Asking:
         If no contract is bound to the boundary, only the scenarios of its known bugs are tried.
 
         :param few: try only a few scenarios, and do not shrink the scenario of a difference.
-        :param glimpse: also try one scenario for each choice of each input.
+        :param glimpse: also try the scenarios of :func:`~sentinel.search.boundary_search.glimpses`.
         """
         search = self._new_search(pair, subject, laws, 0 if few else _SHRINKING, glimpse)
         self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()), few)
@@ -200,10 +201,10 @@ class Asking:
     def search_rare_lines(
         self, pair: Pair, search: BoundarySearch, located: Mapping[str, Mapping[Place, Unit]]
     ) -> None:
-        """Draw more scenarios for changed statements that ran in only a few scenarios, until one shows a difference.
-        Shrink that scenario.
+        """Draw more scenarios for changed statements that ran in only a few scenarios. At the first difference, shrink
+        its scenario and stop.
 
-        Each new scenario copies the choices of a scenario that ran the statement, except for one choice that is drawn
+        Each new scenario copies the choices of a scenario that ran the statement, except for one choice, which is drawn
         again.
         """
         subject, patch = search.subject, self._selection.patch
@@ -274,7 +275,7 @@ class Asking:
                 patch.note_influence(*key, each)
 
     def _constants(self, subject: Subject) -> Constants:
-        """Return the constants, at both revisions, of the changed functions that the boundary reaches."""
+        """Return the constants in the changed functions that the boundary reaches, at both revisions."""
         changed = self._selection.candidates[subject.name].changed
         found: list[Constants] = []
         for place, side in enumerate(SIDES):
@@ -285,7 +286,7 @@ class Asking:
         return merge(found)
 
     def _module_values(self, side: str, subject: Subject) -> dict[str, ast.expr]:
-        """Return the module-level names that a boundary uses, each with its value."""
+        """Return the module-level variables that a boundary uses: name -> the assigned expression."""
         reached = self._selection.reached(side, subject)
         return parse_values(each.text for each in reached.units.values() if each.kind == "value") if reached else {}
 
@@ -307,16 +308,16 @@ class Asking:
             search.run(examples - outcome.judged, enough=over)
             if search.tried == tried:
                 break
-        # Scenarios of known bugs come last, because a difference on a drawn scenario can be shrunk, and most such
-        # differences belong to no known bug.
+        # Scenarios of known bugs come last, because a difference on a drawn scenario can be shrunk and rarely comes
+        # from a known bug.
         if not few and not over():
             search.try_recipes(recipes)
 
     def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
         """Return the recipes whose verdicts may differ between the revisions.
 
-        On the scenario of such a recipe, the results differ or a revision raises. If both revisions return the same
-        numbers on a recipe's scenario, they also have the same verdict, so the recipe is left out.
+        These are the recipes on whose scenarios the results differ or a revision raises. If both revisions return the
+        same numbers, they also get the same verdict.
         """
         scenarios = [(recipe, inputs) for recipe in recipes for inputs in example(subject, recipe).variants.values()]
         try:
@@ -329,7 +330,7 @@ class Asking:
         return [recipe for recipe in recipes if recipe.bug_id in differing]
 
     def search_laws(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
-        """Search for scenarios on which one revision of a boundary breaks laws."""
+        """Search for scenarios on which a boundary breaks laws at one revision."""
         search = self._new_search(session, subject, laws, LEVELS["quick"][1])
         examples = min(examples, self.budget.examples)
         if examples:
@@ -338,8 +339,8 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Return the functions that run in a boundary's scenarios, if the source proves that none of the scenarios runs
-        changed code. Otherwise return None.
+        """Return the functions that run in a boundary's scenarios if the source proves that no scenario runs changed
+        code; otherwise None.
 
         At most one revision is called.
 
@@ -382,7 +383,7 @@ class Asking:
     def search_options(
         self, pair: Pair, subject: Subject, changed: Sequence[Change], many: bool = True
     ) -> Iterator[Finding]:
-        """Yield the first difference that appears only with an option value that ordinary scenarios never set.
+        """Yield the first difference that needs an option value which ordinary scenarios never set.
 
         :param many: True if the boundary's own code has changed. Each value is then tried in more scenarios.
         """
@@ -395,8 +396,7 @@ class Asking:
                 return
 
     def search_masks(self, pair: Pair, subject: Subject) -> Iterator[Finding]:
-        """Yield the first difference that appears only with a style of mask that the adapter excludes, such as a mask
-        with gaps.
+        """Yield the first difference that needs a mask style which the adapter excludes, such as masks with gaps.
 
         The contract's definition may not hold for such a mask. Therefore no law judges the difference, and exceptions
         are ignored.
@@ -412,8 +412,7 @@ class Asking:
             yield from islice(returned, 1)
 
     def search_gradients(self, sessions: Mapping[str, LawSession], subject: Subject, log: Log) -> list[Difference]:
-        """Find a difference in the gradients of all values that the boundary returns. A contract observes only some of
-        these gradients."""
+        """Find a difference in the gradients of all returned values. A contract observes only a part of these."""
         chosen = [inputs for inputs, _ in log.scenarios[-_TAKEN:]]
         if not any(isinstance(each, Tensor) for inputs in chosen for each in inputs.values()):
             return []
@@ -426,7 +425,7 @@ class Asking:
         return []
 
     def can_branch(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> bool:
-        """Return True if forcing conditions to be true or false may make a changed line run that has not run yet.
+        """Return True if a changed line that has not run may run when conditions are forced to be true or false.
 
         :param ran: the names of functions that ran, without class and module.
         """
@@ -441,7 +440,8 @@ class Asking:
     def search_branches(
         self, sessions: Mapping[str, LawSession], subject: Subject, changed: Sequence[Change], log: Log
     ) -> list[Difference]:
-        """Find a difference in a branch that no scenario takes, by forcing the branch's conditions to be true or false.
+        """Find a difference in a branch that no scenario takes. To enter the branch, force its conditions to be true or
+        false.
 
         Only conditions that both revisions have can be forced.
         """
@@ -465,7 +465,7 @@ class Asking:
         log: Log,
         located: Mapping[str, Mapping[Place, Unit]],
     ) -> list[Difference]:
-        """Compare the values of changed expressions that do not affect any compared result, and find a difference.
+        """Find a difference in the values of changed expressions on which no compared result depends.
 
         Some scenarios are repeated with other values of the arguments and options that these expressions read.
         """
@@ -487,11 +487,12 @@ class Asking:
         values: Mapping[str, Sequence[Any]],
         batches: Iterable[Sequence[Inputs]],
     ) -> list[Difference]:
-        """Return the first difference that scenarios show while conditions are forced and values are recorded.
+        """Return the first difference in scenarios for which conditions are forced and values of expressions are
+        recorded.
 
-        :param conditions: by side, the place and the required value of each condition.
-        :param values: by side, the expressions whose values are recorded; see :meth:`_values`.
-        :param batches: the scenarios; a batch is run only if those before it show no difference.
+        :param conditions: side -> the place and the required truth value of each condition.
+        :param values: side -> the expressions whose values are recorded; see :meth:`_values`.
+        :param batches: groups of scenarios; a group is run only if the earlier groups show no difference.
         """
         one, other = (
             AlteredSession(sessions[side], {"conditions": [*conditions[side]], "values": [*values[side]]})
@@ -507,8 +508,8 @@ class Asking:
     def _with_others(
         self, scenarios: Sequence[Inputs], places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
     ) -> list[Inputs]:
-        """Return copies of a few scenarios, each with another value of one argument or option that an unexamined
-        expression reads."""
+        """Return copies of a few scenarios. In each copy, one argument or option that an unexamined expression reads
+        has another value."""
         patch, names = self._selection.patch, dict[str, None]()
         for place in places:
             if any(patch.list_not_run(side, place) for side in SIDES):
@@ -522,10 +523,10 @@ class Asking:
     def _values(
         self, places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
     ) -> dict[str, list[list[Any]]]:
-        """Return the places of the values that unexamined changed statements compute at both revisions.
+        """Return, for each side, where unexamined changed statements compute values that both revisions compute.
 
-        There is one list of places for each side. A place is the list ``[file, position of the expression, function,
-        name, part]``. If the value is an argument of a call, ``part`` is the argument's text; otherwise it is empty.
+        Each place is a list ``[file, position of the expression, function, name, part]``. If the value is an argument
+        of a call, ``part`` is the argument's text; otherwise it is empty.
         """
         values: dict[str, list[list[Any]]] = {side: [] for side in SIDES}
         for place in places:
@@ -541,16 +542,16 @@ class Asking:
         return values
 
     def _units(self, subject: Subject) -> dict[str, Mapping[Place, Unit]]:
-        """Return, by side, the definitions that a boundary reaches."""
+        """Return the definitions that a boundary reaches: side -> place -> definition."""
         return {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
 
     def _branches(
         self, subject: Subject, changed: Sequence[Change], log: Log
     ) -> Iterator[tuple[Unexamined, list[Condition], dict[str, list[Any]]]]:
-        """Yield changed lines that did not run, each with conditions under which they may run.
+        """Yield changed lines that did not run, with conditions under which they may run, and the places of these
+        conditions.
 
-        The third item lists, by side, where each condition stands in that revision: file, position, and required truth
-        value.
+        The places are given per side, as a list of file, position and required truth value for each condition.
         """
         units = self._units(subject)
         patch, tried = self._selection.patch, list[list[str]]()
@@ -580,7 +581,7 @@ class Asking:
     def _conditions(
         self, item: Unexamined, units: Mapping[Place, Unit], users: Users, ran: Collection[str]
     ) -> list[list[Condition]]:
-        """Return the ways to make a line run. Each way is a list of conditions that must all hold."""
+        """Return the ways to make a line run. Each way is a list of conditions that must all be met."""
         place = item.file, item.name
         unit = units.get(place) or self._selection.patch.units(item.side).get(place)
         if unit is None or unit.kind != "function":
@@ -601,8 +602,8 @@ class Asking:
         return found
 
     def _scenarios(self, subject: Subject, log: Log) -> list[Inputs]:
-        """Return ``_TAKEN`` scenarios: first scenarios that ran changed code, but at most half of the number, and then
-        ordinary scenarios."""
+        """Return ``_TAKEN`` scenarios. At most half of them are scenarios that ran changed code; the rest are ordinary
+        scenarios."""
         ran = [inputs for inputs, _ in log.scenarios][: _TAKEN // 2]
         return [*ran, *self._usual(subject, _TAKEN - len(ran))]
 
@@ -638,11 +639,10 @@ class Asking:
         return [(NUMBERS_STAY, {"": inputs}) for inputs in turn(subject, self.budget.seed, way, usual)]
 
     def _pass_guards(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> Iterator[Setting]:
-        """Yield settings under which changed lines may run that have not run yet. A setting fixes options, arguments,
-        sizes or dtypes.
+        """Yield settings that may make further changed lines run. A setting fixes options, arguments, sizes or dtypes.
 
-        A setting meets the conditions that guard the line. If the line's function was not called, the setting also
-        meets the conditions that guard the calls of this function.
+        A setting meets the conditions that guard a line. If the line's function was not called, the setting also meets
+        the conditions that guard the calls of this function.
         """
         patch, tried = self._selection.patch, list[Setting]()
         reached = self._units(subject)
@@ -667,14 +667,14 @@ class Asking:
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], ways: Sequence[Setting]
     ) -> Iterator[Setting]:
-        """Yield settings. Each setting changes one option that a changed function tests.
+        """Yield settings, each of which changes one option that a changed function tests.
 
-        If no changed function ran, use the options that possible callers of changed functions test. A possible caller
-        is a function that ran and whose code contains the name of a changed function.
+        If no changed function ran, use the options that its possible callers test: functions that ran and whose code
+        contains the name of a changed function.
 
-        :param ways: settings under which changed lines may run. Each option is also combined with these settings,
-            because one option may have no effect without another. For example, the group size of a normalization has
-            no effect while the normalization is off.
+        :param ways: settings that may make changed lines run. Each option is also combined with these settings, because
+            an option may have no effect alone. For example, the group size of a normalization has no effect while the
+            normalization is off.
         """
         units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
         names = {unit.name.rpartition(".")[2] for unit in units}
@@ -695,7 +695,7 @@ class Asking:
 
 
 def _confirmed(pair: Pair, subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
-    """Yield the differences that these scenarios show, each confirmed by a second trial in fresh processes."""
+    """Yield the differences that these plans show, each confirmed by a second trial in fresh processes."""
     for plan, trial in zip(plans, pair.try_(subject, plans)):
         if trial.violations:
             with closing(pair.fresh()) as fresh:
@@ -712,13 +712,13 @@ def _part(unit: Unit) -> Part | None:
 
 
 def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:
-    """Return the recipes about a boundary."""
+    """Return the recipes for a boundary."""
     named = [recipe for recipe in recipes if recipe.contract == subject.contract.name]
     return [recipe for recipe in named if recipe.boundary in subject.binding.paths]
 
 
 def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
-    """Call both revisions again on a scenario that shows a difference, and return the difference with both results.
+    """Call both revisions again on the scenario of a difference, and return the difference with both results.
 
     If values differ, also call both revisions in float64.
     """
@@ -742,11 +742,11 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
             closer = _observations(pair.both(subject, wide[0]))
             double = {side: each for side, each in closer.items() if not isinstance(each, str)}
     single = _in_single(inputs)
-    # Perhaps no caller ever sets an option of SETTINGS, so an error in a call with such an option does not count.
+    # Perhaps no caller sets an option of SETTINGS, so a programming error in a call with such an option does not count.
     mistake = "" if SETTINGS in inputs else mistake
     if mistake and single != inputs:
-        # An error in half precision counts only if it also occurs in single precision, because callers may never use
-        # halves.
+        # A programming error on float16 or bfloat16 inputs counts only if it also occurs on float32 inputs, because
+        # callers may never use half precision.
         with suppress(Undecidable):
             answered = _observations(pair.both(subject, {"": single})).values()
             mistake = mistake if any(isinstance(each, str) for each in answered) else ""
@@ -754,10 +754,10 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
 
 
 def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
-    """Return the difference with :attr:`~Difference.idle`, :attr:`~Difference.decides` and :attr:`~Difference.unless`
-    set.
+    """Find out which inputs matter for a difference, by calling both revisions with another value of one input at a
+    time.
 
-    To find out which inputs matter, call both revisions with another value of one input at a time.
+    Return the difference with :attr:`~Difference.idle`, :attr:`~Difference.decides` and :attr:`~Difference.unless` set.
     """
     calls: dict[str, Inputs] = {"": difference.inputs}
     for item in subject.contract.inputs:
@@ -779,8 +779,8 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
     answered = [(name, answers) for name, answers in seen.items() if name and any(answers)]
     names = {name: name.partition(" ")[0] for name, _ in answered}
     matter = {names[name] for name, answers in answered if protocol.encode(answers) != same}
-    # ``seen`` has only values that the contract observes. If the revisions differ only in other values, all calls look
-    # equal here, so no input counts as decisive.
+    # ``seen`` has only values that the contract observes. If the revisions differ only in other values, ``seen`` shows
+    # no difference, and no input counts as decisive.
     differ = protocol.encode(seen[""][0]) != protocol.encode(seen[""][1])
     agree: dict[str, list[Any]] = defaultdict(list)
     for name, (one, other) in answered:
@@ -817,7 +817,7 @@ def _in_single(inputs: Inputs) -> Inputs:
 
 
 def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, list[tuple[int, int]]]]:
-    """Return the first and last line of each function, by side and file."""
+    """Return the first and last line of each function: side -> file -> ranges of lines."""
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for side, units in located.items():
         for (file, _), unit in units.items():

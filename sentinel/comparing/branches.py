@@ -1,9 +1,9 @@
-"""Find the conditions that keep a changed line from running, and make them true or false while the code runs.
+"""Find the conditions that keep a changed line from running, and force them to be true or false while the code runs.
 
 A scenario rarely meets a condition that depends on another package, on several processes or on an object that the
 adapter does not make. If both revisions test the same condition, its branch can be compared anyway. Different numbers
-in such a branch are a difference. Equal numbers do not count as an examination, because it is unknown whether any
-caller reaches the branch with these values.
+in such a branch are reported as a difference. Equal numbers do not count as an examination, because perhaps no caller
+reaches the branch with these values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sentinel.comparing.reached import Place
 from sentinel.comparing.units import Unit
 from sentinel.search.guards import Part, cut, function_of, steps_inside, steps_to
 
-#: Maximum number of chains of calls that are tried to reach a line.
+#: Maximum number of call chains to one line that are tried.
 _CHAINS = 2
 
 #: Calls that lead to a line: the place and line of each call, and then the line itself.
@@ -34,7 +34,7 @@ Users = Mapping[str, Sequence[Place]]
 class Condition:
     """A condition in a function, and the truth value that it must have.
 
-    :ivar number: the number of earlier conditions in the function that have the same text.
+    :ivar number: the number of earlier conditions in the function with the same text.
     """
 
     place: Place
@@ -48,7 +48,7 @@ class Condition:
 
 @lru_cache(maxsize=1024)
 def _tests(unit: Unit) -> tuple[tuple[str, ast.expr, int], ...]:
-    """Return the conditions of a function whose value can be replaced.
+    """Return the conditions of a function that can be forced to be true or false.
 
     Each item is a condition's text, its syntax and the number of earlier conditions with the same text. A condition
     before a ``break`` is left out if the function has a ``while`` loop, because the loop might never end.
@@ -77,10 +77,10 @@ def _conditions(place: Place, unit: Unit, steps: Sequence[tuple[ast.expr, bool]]
 
 
 def conditions_around(place: Place, unit: Unit, line: int, name: str = "") -> list[Condition]:
-    """Return the conditions that must hold before a line of a function runs, the outermost first.
+    """Return the conditions that must be met for a line of a function to run, the outermost first.
 
     :param line: counted from the first line of the function.
-    :param name: a name that the line must use. If the name is in an optional part of the line, such as a branch of
+    :param name: a name that the line must use. If only an optional part of the line uses the name, such as a branch of
         a conditional expression, the conditions of this part are added.
     """
     parsed = function_in(unit)
@@ -120,9 +120,9 @@ def conditions_inside(place: Place, unit: Unit, line: int) -> list[list[Conditio
 
 
 def locate(condition: Condition, unit: Unit | None) -> Span | None:
-    """Return the position of a condition in the file of a function; None if the function does not have the condition.
+    """Return the position of a condition in a function's file; None if the function does not have the condition.
 
-    :param unit: the function at one of the revisions; None if this revision does not have it.
+    :param unit: the function at one of the revisions; None if the revision does not have the function.
     """
     parsed = None if unit is None else function_in(unit)
     if unit is None or parsed is None:

@@ -1,4 +1,4 @@
-"""Compare two revisions of a target. ``diff``, the gate, ``pulls`` and the nightly run all use :class:`Comparison`."""
+"""Compare two revisions of a target. ``diff``, the gate, ``pulls`` and the nightly run use :class:`Comparison`."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ from sentinel.targets.refs import Ref
 #: include training steps, which are slow.
 _CALLER = 30
 
-#: Symptom -> place in the list of a boundary's differences; 1 for all others. Only the first difference is described in
-#: the boundary's sentence, and a dtype alone says least.
+#: Symptom -> sort key of a boundary's differences; 1 for all others. A report's sentence describes only the first
+#: difference, so a mere difference in dtype comes last.
 _ORDER = {"value": 0, "dtype": 2}
 
-#: Number of scenarios that are tried to find out whether a boundary returns at all.
+#: Number of scenarios for checking whether any call of a boundary returns.
 _CALLED = 5
 
 
 class Comparison:
     """A comparison of two revisions of one target.
 
-    :param recipes: the recipes of known bugs, or a function that reads them when they are first needed. Their scenarios
-        are tried too. For boundaries that differ, each recipe gets a verdict at both revisions.
+    :param recipes: the recipes of known bugs, or a function that reads them on first use. Their scenarios are tried
+        too. If a boundary differs, its recipes are run at both revisions.
     :param boundaries: globs of the boundaries to compare; empty for all of them.
     :param unchanged_too: also call boundaries that reach no changed code.
     :param shared: state shared with other comparisons, if both refs are commits of one mirror.
@@ -108,8 +108,8 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """Return the boundaries that must be called, in this order: those whose own code has changed, then those that
-        call changed code, with the fewest calls in between first."""
+        """Return the boundaries that must be called: first those whose own code has changed, then those that call
+        changed code, in the order of the number of calls in between."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self._order)
@@ -127,8 +127,8 @@ class Comparison:
             yield self.compare(name)
 
     def compare(self, name: str) -> BoundaryDiff:
-        """Compare one boundary, and return the result. Both revisions are called, unless the source is enough to
-        determine the result."""
+        """Compare one boundary, and return the result. Call both revisions, unless the source alone determines the
+        result."""
         _ = self.selection.patch  # computed first, because sessions record which changed lines run
         if name not in self._results:
             candidate = self.selection.candidates[name]
@@ -143,8 +143,8 @@ class Comparison:
         return self._results[name]
 
     def cause_of(self, name: str) -> str:
-        """Return a boundary that this boundary calls and whose difference explains the difference of this boundary;
-        empty if there is none."""
+        """Return the name of a called boundary whose difference explains the difference of this boundary; empty if
+        there is none."""
         candidate, own = self.selection.candidates[name], self._results.get(name)
         if own is None or own.state != "differs" or not self.selection.distance(name):
             return ""
@@ -157,9 +157,9 @@ class Comparison:
         return ""
 
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
-        """Return the results, updated after all boundaries have been compared.
+        """Return the results with their final states, after all boundaries have been compared.
 
-        The update is needed because a changed line counts as examined if a scenario of any boundary ran it.
+        Earlier states may change, because a changed line counts as examined if a scenario of any boundary ran it.
         """
         return [self._settle(each) for each in results]
 
@@ -211,7 +211,7 @@ class Comparison:
                 few, search = False, asking.search_differences(pair, subject, laws)
             if not few and subject.laws and not any(outcome.findings for outcome in search.outcomes.values()):
                 asking.search_rare_lines(pair, search, located)
-            # Keep one finding for each symptom. The reversed order puts findings on scenarios as drawn last, so these
+            # Keep one finding for each symptom. Findings on scenarios as drawn come last in the reversed order, so they
             # replace findings that need a variant.
             outcomes = [*search.outcomes.values()][::-1]
             findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
@@ -315,8 +315,8 @@ class Comparison:
         return ran
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return an earlier boundary whose import failed at the head, if the import of a boundary with these changed
-        definitions must fail for the same reason. Return an empty string if there is no such boundary.
+        """Return the name of an earlier boundary whose import failed at the head, if it explains why the import of this
+        boundary fails; otherwise an empty string.
 
         The reason is the same if ``changed`` includes all changed definitions that ran in the failed import. The second
         import is then not tried.
@@ -325,7 +325,7 @@ class Comparison:
         return next((name for name, places in self._import_failures if places and places <= here), "")
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Check whether a boundary that the head lacks can be called at the base. It counts as lost only if a call at
+        """Check whether a boundary that was removed could be called at the base. It counts as lost only if a call at
         the base returns."""
         session = self.processes.session(BEFORE, subject)
         try:
@@ -341,7 +341,7 @@ class Comparison:
         return replace(result, state="not compared", lost="", reason=reason)
 
     def _check_new(self, candidate: Candidate) -> BoundaryDiff:
-        """Check the laws of a boundary that only the head has, and record which of its lines run."""
+        """Check the laws of a boundary that only the head has, and record which of its lines ran."""
         subject, result, changed = candidate.subject, candidate.result, candidate.changed
         session = self.processes.session(AFTER, subject)
         try:
@@ -388,14 +388,16 @@ class Comparison:
         return self._verdicts[key]
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
-        """Return True if a recipe explains a finding at a new boundary and the recipe's bug is present at the base."""
+        """Return True if a recipe explains a finding at a new boundary and the base already has the bug."""
         about = is_about(recipe, finding, self.target)
         return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
     def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
-        """Return the result of a helper function. It no longer counts as worse if two conditions hold: the only thing
-        that is worse is that the function raises on arguments which it accepted before, and the results of all its
-        callers stay the same."""
+        """Return the result of a helper function, without broken laws that have no effect on its callers.
+
+        Laws are dropped if the function is worse only because it raises on arguments that it accepted before, and if
+        the results of all its callers stay the same.
+        """
         if not may_be_excused(result):
             return result
         helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}
@@ -414,7 +416,7 @@ class Comparison:
         return {recipe.bug_id: {side: self._verdict(recipe, ref) for side, ref in refs.items()} for recipe in recipes}
 
     def _plan(self, recipes: Sequence[Recipe], refs: Collection[Ref]) -> None:
-        """Start to run, in the background, the recipes that do not have a verdict yet."""
+        """Start to run, in the background, the recipes that have no verdict yet."""
         pairs = [(recipe, ref) for recipe in recipes for ref in dict.fromkeys(refs)]
         self._runner.plan([Job(*pair) for pair in pairs if (pair[0].digest, pair[1]) not in self._verdicts])
 

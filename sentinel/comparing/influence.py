@@ -1,10 +1,9 @@
-"""Find the expressions that differ between two versions of a function, and check whether any compared result depends on
+"""Find the expressions that differ between two versions of a function, and check whether a compared result depends on
 them.
 
-If no result depends on a changed expression, equal numbers say nothing about it. So the scenarios that ran its line are
-run again with another value of the expression. If no compared result changes, the values that the changed statements
-compute at both revisions are compared (:func:`pair_values`). If these are equal too, the expression has not been
-examined.
+If no result depends on a changed expression, equal numbers prove nothing about it. So the scenarios that ran its line
+are repeated with another value of the expression. If no compared result changes, the values of the changed statements
+are compared between the revisions (:func:`pair_values`). If these are equal too, the expression counts as not examined.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from sentinel.search.bindings import parameters_of
 from sentinel.search.guards import cut
 from sentinel.worker.answers import READ, WAYS
 
-#: Ranges of scenarios in which an expression's value is changed. The second range is used if the first shows no effect.
+#: Ranges of scenarios in which an expression's value is changed. The second is used if the first shows no effect.
 _SCENARIOS = ((0, 2), (2, 8))
 
 
@@ -35,13 +34,13 @@ _SCENARIOS = ((0, 2), (2, 8))
 class Site:
     """A changed expression.
 
-    :ivar number: the changed statement that counts as unexamined if no result depends on the expression. It is given by
-        a pair: its side, and its index in :func:`~sentinel.comparing.patch.statements`.
-    :ivar own: the statement that contains the expression, given by the same kind of pair.
+    :ivar number: the changed statement that counts as unexamined if no result depends on the expression, as a pair: its
+        side, and its index in :func:`~sentinel.comparing.patch.statements`.
+    :ivar own: the statement that contains the expression, as the same kind of pair.
     :ivar span: the position of the expression, counted from the first line of its function.
     :ivar keep: at most one value: the constant that replaces the expression at the other revision, or the empty result
-        of a comprehension. If the expression has this value, the value is not changed, because the effect would say
-        nothing about the changed code.
+        of a comprehension. If the expression has this value, the value is not changed, because the effect would not
+        concern the changed code.
     :ivar inner: the position of a part of the expression, if the other revision has only this part; otherwise empty.
         For example, the part is ``x`` in ``x.float()`` if the other revision has only ``x``. The expression's value is
         then changed only if it differs from the part's value.
@@ -64,8 +63,8 @@ _Part = tuple[int, ast.expr, tuple[Any, ...], list[ast.expr], bool]
 def find_sites(one: Unit | None, other: Unit | None) -> list[Site]:
     """Return the expressions that differ between two versions of a function.
 
-    If only one revision has the function, return the expressions of its ``return`` statements. They are enough, because
-    the call of the function is a changed expression of its caller.
+    If only one revision has the function, return the expressions of its ``return`` statements. The rest is not needed,
+    because the call of the function is a changed expression of its caller.
     """
     both = [statements(unit) if unit is not None and unit.kind == "function" else () for unit in (one, other)]
     if one is None or other is None or not all(both):
@@ -92,12 +91,12 @@ _Numbered = tuple[tuple[str, int], Statement]
 def _sites(
     one: _Numbered | None, other: _Numbered | None, renamed: Callable[[str, str], bool] = lambda one, other: False
 ) -> Iterator[Site]:
-    """Yield the expressions that differ between two statements, one of which may be missing."""
+    """Yield the expressions that differ between two versions of a statement. One of the versions may be missing."""
     nodes = [None if each is None else each[1].node for each in (one, other)]
     if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Raise)) for node in nodes):
         return
     found = None if None in nodes else _differing(nodes[0], nodes[1], renamed)
-    # The expressions cannot be paired, so all expressions that the statements compute count as different.
+    # Without pairs of expressions, all expressions that the statements compute count as different.
     if found is None:
         found = [
             (side, each, (), _inside(each, _target(node)), False)
@@ -112,7 +111,7 @@ def _sites(
         yield Site((other or own)[0], own[0], own[1].span_of(node), keep or _EMPTY.get(type(node), ()), spans, alone)
 
 
-#: Kind of comprehension -> its empty result. An empty result is not changed, because it says nothing about how the
+#: Kind of comprehension -> its empty result. An empty result is not changed, because it does not depend on how the
 #: comprehension computes its items.
 _EMPTY: Mapping[type[ast.expr], tuple[Any, ...]] = {ast.ListComp: ([],), ast.DictComp: ({},)}
 
@@ -120,7 +119,8 @@ _EMPTY: Mapping[type[ast.expr], tuple[Any, ...]] = {ast.ListComp: ([],), ast.Dic
 def _computed(node: ast.AST) -> Iterator[ast.expr]:
     """Yield the expressions of a statement whose values are used.
 
-    If the statement is only a call, its result is not used. Then yield the arguments and, for a method, the object.
+    If the statement is only a call, its result is not used. Then yield the call's arguments and, for a method, its
+    object.
     """
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call = node.value
@@ -134,14 +134,14 @@ def _computed(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _has_value(node: Any) -> TypeGuard[ast.expr]:
-    """Return True for an expression whose value can be changed."""
+    """Return True if the value of a syntax node can be changed."""
     if not isinstance(node, ast.expr) or isinstance(node, (ast.Starred, ast.Slice, ast.FormattedValue)):
         return False
     return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
 
 
 def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> list[_Part] | None:
-    """Return the smallest expressions that differ between two versions; None if other syntax differs too."""
+    """Return the smallest expressions that differ between two versions; None if not only expressions differ."""
     if isinstance(one, list) and isinstance(other, list):
         return _differing_items(one, other, renamed)
     if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):
@@ -151,8 +151,8 @@ def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> lis
     if isinstance(one, ast.Name) and isinstance(other, ast.Name) and renamed(one.id, other.id):
         return []
     found: list[_Part] | None = None
-    # Do not look inside formatted strings, because positions in them are wrong before Python 3.12. Do not compare the
-    # arguments of calls of different functions, because their parameters differ.
+    # Do not compare the parts of formatted strings, because their positions are wrong before Python 3.12. Do not
+    # compare the arguments of calls of different functions, because their parameters differ.
     if type(one) is type(other) and not isinstance(one, ast.JoinedStr) and _called(one) == _called(other):
         found = []
         for name, value in ast.iter_fields(one):
@@ -184,7 +184,8 @@ class Value:
         empty.
     :ivar numbers: the indices of the statement at the base and at the head
         (:func:`~sentinel.comparing.patch.statements`).
-    :ivar spans: the positions of its expression at the base and at the head, counted from the function's first line.
+    :ivar spans: the positions of the value's expression at the base and at the head, counted from the function's first
+        line.
     """
 
     name: str
@@ -218,12 +219,12 @@ def pair_values(one: Unit | None, other: Unit | None) -> list[Value]:
 
 
 def _name(node: ast.expr) -> str:
-    """Return the text of an expression, without ``": "``, because the text becomes a label that ends at ``": "``."""
+    """Return the text of an expression without ``": "``, which marks the end of the label that contains the text."""
     return cut(ast.unparse(node).replace(": ", ":"))
 
 
 def _pair_arguments(one: ast.expr, other: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the arguments that differ between the calls in two versions of an expression."""
+    """Yield pairs of arguments that differ between the calls in two versions of an expression."""
     calls = [[each for each in ast.walk(node) if isinstance(each, ast.Call)] for node in (one, other)]
     if len(calls[0]) != len(calls[1]):
         return
@@ -262,10 +263,10 @@ def _called(node: ast.AST) -> str:
 
 
 def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
-    """Return the first part of an expression that equals ``part``, in a list; an empty list if there is none.
+    """Return a list with the first part of an expression that equals ``part``; an empty list if there is none.
 
-    The list is also empty if ``whole`` is arithmetic with a constant, such as ``x * 1``: comparing the values of both
-    revisions already shows whether it equals ``x``.
+    The list is also empty if ``whole`` is arithmetic with a constant, such as ``x * 1``. In this case, comparing the
+    values of both revisions already shows whether the expression equals ``x``.
     """
     if part is None or (isinstance(whole, ast.BinOp) and {ast.Constant} & {type(whole.left), type(whole.right)}):
         return []
@@ -275,13 +276,12 @@ def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
 
 
 def _target(node: ast.AST) -> ast.expr | None:
-    """Return the target of an assignment; None if the statement has no target or several."""
+    """Return the target of an assignment; None if the statement has no target or more than one."""
     return node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
 
 
 def _turned(node: ast.AST) -> ast.AST:
-    """Return a product or a comparison with its operands swapped, which computes the same bits. Return any other node
-    unchanged."""
+    """Return a product or a comparison with swapped operands, which has the same value; any other node unchanged."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return ast.BinOp(node.right, node.op, node.left)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _TURNED:
@@ -295,8 +295,8 @@ _TURNED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, str], bool]) -> list[_Part] | None:
-    """Return the expressions that differ between two lists of arguments, keywords or elements. An item that only one
-    list has differs as a whole."""
+    """Return the expressions that differ between two lists of arguments, keywords or elements. An item of only one list
+    counts as a whole."""
     if all(isinstance(each, ast.keyword) and each.arg for each in (*one, *other)):
         named = [{each.arg: each.value for each in items} for items in (one, other)]
         pairs = [(named[0].get(name), named[1].get(name)) for name in {**named[0], **named[1]}]
@@ -326,7 +326,7 @@ def _differing_items(one: list[Any], other: list[Any], renamed: Callable[[str, s
 
 
 class Influence:
-    """Runs scenarios again, at one revision of one boundary, with another value of one expression.
+    """Repeats scenarios at one revision of a boundary, with another value of one expression.
 
     :param log: the log of the boundary's earlier scenarios.
     """
@@ -344,9 +344,9 @@ class Influence:
 
         A call that raises because of the changed value does not count, because other wrong values may raise nothing and
         go unnoticed. There is one exception: a value that cannot be varied is replaced by an object that raises when
-        the code reads it. A call that raises with the message of this object (:data:`READ`) counts. However, it does
-        not count if the other revision does not have the argument (:attr:`Site.alone`). For example, code may read a
-        process group in a single process, where all groups give the same result.
+        the code reads it. A call that raises this object's message (:data:`READ`) counts, except if only this revision
+        has the argument (:attr:`Site.alone`). For example, code may read a process group in a single process, where all
+        groups give the same result.
 
         :param first: the first line of the expression's function.
         :param scenarios: scenarios that ran the expression's line.

@@ -24,11 +24,11 @@ from sentinel.search.known import Excuse, Others, covers, explain, search_others
 from sentinel.search.scenarios import declared, distinct
 from sentinel.search.survey import LEVELS
 
-#: If something differs, laws are checked on at most this number of drawn scenarios.
+#: Maximum number of drawn scenarios on which laws are checked if something differs.
 _LOOKED = 30
 
-#: A changed definition counts as the explanation of the results if it agrees with them in this many scenarios, or in
-#: all if there are fewer.
+#: Number of scenarios in which a changed definition must agree with the results to explain them; fewer if there are
+#: fewer scenarios.
 _AGREEING = 8
 
 #: Kinds of failure that the machine or the adapter causes, not the code under test.
@@ -44,11 +44,10 @@ def compare_laws(
     with_own_inputs: Subject,
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, tuple[Broken, ...]]:
-    """Return, for each revision, the laws that it breaks on a scenario on which the other revision keeps them.
+    """Return, for each revision, the laws that it breaks on a scenario on which the other revision satisfies them.
 
-    Laws are checked on ``scenarios``, and on further scenarios that are drawn. If no scenario differs, only laws about
-    side effects are checked. Scenarios that need an option or choice which only the head has are judged without the
-    base.
+    Laws are checked on ``scenarios`` and on drawn scenarios. If no scenario differs, only laws about side effects are
+    checked. Scenarios that need an option or choice that only the head has are judged without the base.
 
     If both revisions break a law on a scenario, the law counts as broken by the revision that has an element further
     from the right value. A fix may expose a bug that was already there. Therefore, all violations of the head are
@@ -67,7 +66,7 @@ def compare_laws(
 
     def search(side: str) -> list[Finding]:
         with closing(Ahead(sessions[side].fresh(), sessions[OTHER[side]].fresh())) as session:
-            single = [_look_at(asking, session, subject, inputs) for inputs in scenarios]
+            single = [_search_on(asking, session, subject, inputs) for inputs in scenarios]
             return list_findings(*single, asking.search_laws(session, subject, laws, examples))
 
     def search_new_options(side: str) -> list[Finding]:
@@ -98,8 +97,8 @@ def compare_laws(
 
 
 def _by_weight(broken: Broken) -> tuple[bool, bool]:
-    """Return a sort key. Laws that only this revision breaks come first, then laws that both revisions break. Within
-    both groups, violations of the contract's definition come first."""
+    """Return a sort key: laws that only this revision breaks come before laws that both break. Within both groups,
+    violations of the contract's definition come first."""
     return broken.already, not broken.defined
 
 
@@ -110,8 +109,9 @@ def _without_inherited(
     findings_by: dict[str, list[Finding]],
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
-    """Return the findings of both sides. Drop the head's findings if known bugs that both revisions have explain all
-    findings of the head, but not all findings of the base.
+    """Return the findings of both sides, without those of the head if known bugs of both revisions explain them.
+
+    They are dropped only if these bugs explain all findings of the head, but not all findings of the base.
 
     :param findings_by: side -> findings.
     """
@@ -134,19 +134,19 @@ def _without_inherited(
     return {BEFORE: list({id(each): each for each in better}.values()), AFTER: []} if better else findings_by
 
 
-def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
+def _search_on(asking: Asking, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
     search = BoundarySearch(session, subject, asking.budget.seed)
     search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
     return search
 
 
 def _find_choice(asking: Asking, sessions: Mapping[str, LawSession], finding: Finding) -> str:
-    """Return a change of the contract's definition that explains the head's results, as text; empty if none does.
+    """Return, as text, a change of the contract's definition that explains the head's results; empty if there is none.
 
-    Two kinds of change are tried. One gives a choice another value; if the choice is an argument of the boundary, only
-    strings are tried. The other exchanges two log-probs, which reverses the sign of their difference. Only the oracle
-    is called with the change. Scenarios in which the base breaks the law too are left out, because a known bug may
-    explain them.
+    Two kinds of change are tried. The first sets a choice to another value; if the choice is an argument of the
+    boundary, only strings are tried. The second exchanges two log-probs, which reverses the sign of their difference.
+    Only the oracle is called with the change. Scenarios in which the base breaks the law too are left out, because a
+    known bug may explain them.
     """
     subject, law = finding.subject, finding.law
     if not law.needs_oracle or law.vary is not None:
@@ -199,7 +199,8 @@ def _follows(
     calls: Sequence[Inputs],
     ignored: Collection[str] = (),
 ) -> bool:
-    """Return True if the results of ``trials`` agree with the oracle's results for ``calls``, one by one.
+    """Return True if the results of each of ``trials`` agree with the oracle's results for the corresponding item of
+    ``calls``.
 
     :param ignored: observed keys that may differ.
     """
@@ -223,9 +224,9 @@ def list_findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """Return the finding if it needs an option or choice that the base lacks; None otherwise.
+    """Return the finding if it needs an option or choice that the base does not have; None otherwise.
 
-    If the base lacks an option, keep only the violations that disappear at the head when this option is not set.
+    If it needs an option, keep only the violations that disappear at the head when the option is not set.
     """
     with suppress(Undecidable):
         [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])
@@ -257,7 +258,7 @@ def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken
 def add_programming_errors(
     broken: Mapping[str, tuple[Broken, ...]], differences: Sequence[Difference]
 ) -> dict[str, tuple[Broken, ...]]:
-    """Add a broken law for each programming error that only one revision raises."""
+    """Return the broken laws, plus :data:`ANSWERED` for each programming error that only one revision raises."""
     with_errors = dict(broken)
     for each in (item for item in differences if item.programming_error):
         side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
@@ -277,7 +278,7 @@ def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
 def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference, ...]) -> BoundaryDiff:
     """Judge a boundary for which every call raises at one revision and not at the other.
 
-    If its parameters have changed, the state is ``not compared``, because the adapter may not know how to call it. A
+    If its parameters have changed, the state is ``not compared``, because the adapter may call it incorrectly. A
     NameError is judged in any case, because it affects every caller.
     """
     side, why = next(iter(log.refused.items()))
@@ -285,7 +286,7 @@ def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference,
     if side == BEFORE and not any(each.programming_error for each in differences):
         return replace(result, state="not compared", reason=reason, failed=side)
     if result.parameters and "NameError" not in {each.programming_error for each in differences}:
-        reason += " (its parameters have changed; the adapter may not know how it is called)"
+        reason += " (its parameters have changed, so the adapter may call it incorrectly)"
         return replace(result, state="not compared", reason=reason, failed=side)
     inputs = differences[0].inputs if differences else {}
     broken = add_programming_errors({}, differences) or {side: (break_answered(why, inputs),)}
@@ -294,7 +295,8 @@ def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference,
 
 
 def may_be_excused(result: BoundaryDiff) -> bool:
-    """Return True if only one thing is worse: the function raises for arguments that it accepted before."""
+    """Return True if the only thing that is worse is that the function raises for arguments which it accepted
+    before."""
     refuses = any(each.symptom == "raises" for each in result.differences)
     others = [each for each in result.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
     return refuses and not others and not result.bugs.get(AFTER)

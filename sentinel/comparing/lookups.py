@@ -1,4 +1,4 @@
-"""Find registry keys that lead to another function at the head than at the base. No code runs.
+"""Find registry keys that refer to another function at the head than at the base. No code runs.
 
 A branch can replace a function without editing it, by registering a new function under the same key.
 """
@@ -13,21 +13,21 @@ from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Code, Place
 from sentinel.comparing.units import Registration
 
-#: A pair: the registry and the key. The registry is a place, or an expression as text if another package defines it.
+#: The registry and the key. The registry is a place, or an expression as text if another package defines it.
 _Key = tuple[Any, str]
 
-#: A file that differs: its path, then for each revision the :class:`Code` that reads the file, and the file's blob.
+#: A file that differs: its path, and for each revision a pair of the :class:`Code` that reads the file and its blob.
 Changed = tuple[str, tuple[Code, str | None], tuple[Code, str | None]]
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A registry key that leads to different definitions at the base and at the head.
+    """A registry key that refers to different definitions at the base and at the head.
 
-    :ivar key: the key as a report names it, such as ``register_policy_loss['gspo']``.
-    :ivar before: the definition to which the key leads at the base; None if that is not a definition of the target.
-    :ivar after: the definition to which the key leads at the head; None if the key is gone, or if it leads outside the
-        target's code.
+    :ivar key: the key as reports write it, such as ``register_policy_loss['gspo']``.
+    :ivar before: the definition to which the key refers at the base; None if the target's code does not define it.
+    :ivar after: the definition to which the key refers at the head; None if the key is gone, or if the target's code
+        does not define it.
     :ivar entry: the definition that registers the key: at the head, or at the base if the key is gone.
     """
 
@@ -43,9 +43,9 @@ class Lookup:
 
 
 def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: Mapping[str, str]) -> list[Lookup]:
-    """Return the registry keys that lead to different definitions at the base and at the head.
+    """Return the registry keys that refer to different definitions at the base and at the head.
 
-    If several files register the same key, the entry of a changed file is taken as the head's, because the source does
+    If several files register the same key, the entry of a changed file counts as the head's, because the source does
     not show which file is imported last.
 
     :param files: the files that differ.
@@ -94,7 +94,7 @@ def _decorates_alike(old: Registration, now: Registration) -> bool:
 
 
 def _collect(files: Iterable[tuple[str, str | None]], code: Code, tree: str) -> dict[_Key, tuple[str, Registration]]:
-    """Return, for each registry key in these files, the last entry with this key, together with the entry's file."""
+    """Return the last entry for each registry key in these files: key -> (the entry's file, the entry)."""
     return {
         (_registry(code, tree, file, each.registry), each.key): (file, each)
         for file, blob in files
@@ -105,7 +105,7 @@ def _collect(files: Iterable[tuple[str, str | None]], code: Code, tree: str) -> 
 def _find_elsewhere(
     entries: Mapping[str, Mapping[_Key, Any]], changed: Collection[str], code: Code, tree: str
 ) -> dict[_Key, tuple[str, Registration]]:
-    """For the keys that changed files register at the head but not at the base, return the entries of unchanged files.
+    """Return the entries of unchanged files for keys that changed files register at the head but not at the base.
 
     :param changed: the paths of the changed files.
     :param code: reads the base.
@@ -123,8 +123,8 @@ def _place(code: Code, tree: str, file: str, entry: Registration) -> Place | Non
 
 
 def _registry(code: Code, tree: str, file: str, path: str) -> Any:
-    """Return the place of the registry that an expression such as ``losses.register`` names. Return the expression if
-    the target has no such definition.
+    """Return the place of the registry in an expression such as ``losses.register``; the expression itself if the
+    target does not define the registry.
 
     If the expression names a decorator, and the decorator's function uses exactly one initially empty table of its
     module, return the place of this table.
@@ -141,8 +141,8 @@ def _registry(code: Code, tree: str, file: str, path: str) -> Any:
 
 
 def paths_at_head(lookup: Lookup, place: Place, module: str) -> Iterator[str]:
-    """Yield the dotted path of the definition that replaces ``place`` at the head, if the key led to ``place`` or to
-    its class at the base. Otherwise yield nothing.
+    """Yield the dotted path of the definition that replaces ``place`` at the head, if the key referred to ``place`` or
+    its class at the base.
 
     :param module: the dotted path of the module that contains the new definition.
     """
@@ -158,8 +158,8 @@ def changed_imports(
 ) -> Iterator[tuple[Place, str]]:
     """Yield functions that use an imported name which refers to other code at the head than at the base.
 
-    Each function is yielded with a sentence about the name. Only functions that carry signal, or may carry it, are
-    yielded. Their own lines may be the same at both revisions.
+    Each function is yielded with a sentence about the name. Its own lines may be unchanged. Functions without training
+    signal are left out.
     """
     for file, (_, old), (code, new) in files:
         if old is None or new is None:
@@ -179,9 +179,10 @@ def changed_imports(
 
 
 def _changed_lead(file: str, name: str, codes: Mapping[str, Code], trees: Mapping[str, str]) -> str:
-    """Return the dotted path to which a name of a file leads at the head.
+    """Return the dotted path to which a name in a file refers at the head, or ``another package``.
 
-    Return an empty string if it leads to the same code at both revisions, or to another package at both.
+    Return an empty string if both revisions refer to the same code or to another package, or to a definition that
+    itself has changed.
     """
     places = [codes[side].find_unit(trees[side], f"{codes[side].module_of(file)}.{name}") for side in SIDES]
     units = [None if place is None else codes[side].unit(trees[side], place) for side, place in zip(SIDES, places)]

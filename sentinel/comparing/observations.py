@@ -52,14 +52,14 @@ def numbers_stay(case: Case) -> list[Violation]:
 
 
 def flatten(contract: Contract | None, observation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """If the contract allows values of any structure, replace each nested value by its parts, with one key per part."""
+    """If the contract allows nested values, replace each by its innermost parts, with one key per part."""
     if contract is None or not contract.open_keys:
         return observation
     return {path: value for key in observation for path, value in _leaves(observation[key], key)}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of nested containers, each with its path."""
+    """Yield the innermost parts of nested containers, each with its path."""
     if isinstance(value, (Mapping, list)) and value:
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _leaves(item, f"{path}.{key}")
@@ -68,13 +68,13 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
-    """Return the symptom of the difference between two values, and its description. Both are empty if the values
+    """Return the symptom of the difference between two values, and a description. Both are empty if the values
     agree."""
     left, right = numbers(one), numbers(other)
     if left is None or right is None:
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
     if left[0].shape != right[0].shape:
-        return "shape", f"the shape: {list(left[0].shape)} before, {list(right[0].shape)} after"
+        return "shape", f"shape {list(left[0].shape)} before, {list(right[0].shape)} after"
     gap = np.where(_neither_finite(left[0], right[0]), 0.0, gap_between(left[0], right[0]))
     coarser = max(left[1], right[1], key=lambda dtype: FLOATS.index(dtype) if dtype in FLOATS else -1)
     wrong = gap > scale.bound(coarser)
@@ -93,8 +93,7 @@ def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> 
 
 
 def _counted_like(case: Case, item: Observed, shape: tuple[int, ...]) -> Flags | None:
-    """Return the scenario's mask in the given shape: True for elements that count. Return None if the mask does not fit
-    the shape."""
+    """Return the scenario's mask, broadcast to a shape: True for elements that count; None if this is impossible."""
     counts = counted(case.contract, case.inputs[BEFORE], item)
     with suppress(ValueError):
         return None if counts is None else np.broadcast_to(counts, shape)
@@ -106,10 +105,11 @@ def _neither_finite(one: Numbers, other: Numbers) -> Flags:
 
 
 def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
-    """Yield each key with two flags: whether some number could be compared, and whether some number could not.
+    """Yield ``(key, comparable, incomparable)``: whether some numbers of the key could be compared, and whether some
+    could not.
 
-    A number can be compared if it is finite at one or both of the revisions. Two numbers that are not finite are never
-    counted as equal.
+    A number can be compared if it is finite at one or both revisions. Two numbers that are not finite never count as
+    equal.
     """
     one, other = (case.observation[side] for side in SIDES)
     observes = case.contract.observes if case.contract is not None else ()
@@ -125,10 +125,10 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Return differences in values that the contract does not observe. Differences in the function's result come first.
+    """Return differences in values that the contract does not observe, first those in the function's result.
 
-    Such values are: everything that the boundary returns or mutates, its warnings, the arguments that it passes to
-    stand-ins, and what the changed functions return for equal arguments. If the worker truncated the list of values,
+    Such values are everything that the boundary returns or mutates, its warnings, the arguments that it passes to
+    stand-ins, and the results of the changed functions for equal arguments. If the worker truncated the list of values,
     a value that only one side has is ignored.
     """
     one, other = (called[side].beside for side in SIDES)
@@ -158,7 +158,7 @@ def _requires_grad(value: Any) -> bool:
 
 
 def _remoteness(key: str) -> int:
-    """Return a sort key for parts of a call: returned values first, then changed arguments and other values."""
+    """Return a sort key for a part of a call: returned values first, then changed arguments, then other values."""
     label, _, path = key.rpartition(": ")
     of_function = "(" in label
     if path.startswith("returned"):
@@ -170,13 +170,13 @@ def _remoteness(key: str) -> int:
     return 4 if path.startswith("given.self") else 2
 
 
-NUMBERS_STAY = Law("numbers_stay", "the numbers equal those of the revision before", numbers_stay)
+NUMBERS_STAY = Law("numbers_stay", "the numbers are equal at both revisions", numbers_stay)
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
     """Return :data:`NUMBERS_STAY` for scenarios as drawn, and up to two copies of it for variants of scenarios.
 
-    One copy uses the variants that change values under the mask; the other uses the variants of all other laws. A copy
+    One copy compares the variants that change values under the mask, the other the variants of all other laws. A copy
     is left out if no law makes such variants.
     """
     varying = [law for law in laws if law.vary is not None and not law.twin]
@@ -199,7 +199,7 @@ def _vary_with(varying: Sequence[Law]) -> Law:
 
 
 def gaps(case: Case) -> Iterator[float]:
-    """Yield, for each key with the same shape at both revisions, the largest difference between finite numbers."""
+    """Yield the largest difference between finite numbers of each key that has the same shape at both revisions."""
     for key, value in case.observation[BEFORE].items():
         other = case.observation[AFTER].get(key)
         if isinstance(value, (Tensor, float)) and isinstance(other, (Tensor, float)):
@@ -211,14 +211,14 @@ def gaps(case: Case) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Increased(Violation):
-    """A violation that the other revision has too, but with a smaller distance from the right value."""
+    """A violation that both revisions have, with a larger distance from the right value at this revision."""
 
 
 def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
     """Return the violations that the other revision does not have on the same variants, or has to a smaller degree.
 
     An element counts only if it is further from the right value than at the other revision, by more than rounding
-    error. An element that is not finite at the other revision is ignored.
+    error. Elements that are not finite at the other revision are ignored.
     """
     if other.case is None or trial.case is None:
         return ()
@@ -259,7 +259,7 @@ def _distances(item: Violation) -> Numbers | None:
 
 def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
     """Return True if at least one element of an output is nearer to the oracle's value than at the other revision, and
-    no element is further from the oracle's value."""
+    none is further from it."""
     sides = [
         {variant: answer for variant, item, answer in against_oracle(each, COMPARED) if item.key == key}
         for each in (case, other)
@@ -285,6 +285,5 @@ def _finite(case: Case, key: str) -> bool:
 
 
 def part(key: str) -> str:
-    """Return the observation key that a violation's key contains. The violation's key may begin with the name of a
-    variant."""
+    """Return the observation key in a violation's key, which may begin with the name of a variant."""
     return key.rpartition(".")[2]

@@ -1,7 +1,7 @@
-"""List changed files that may affect a training run but that no comparison reads: settings, scripts, other sources.
+"""List changed files that may affect training and that no boundary reads: settings, scripts and other sources.
 
 Four kinds of files are left out because they cannot change a run: documentation, tests, CI and the packages' metadata.
-The packages' Python files are left out because they are compared definition by definition.
+The packages' Python files are left out because their definitions are compared.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _APART = re.compile(
     re.I,
 )
 
-#: Files in which # begins a comment.
+#: Files in which ``#`` begins a comment.
 _COMMENTED = re.compile(r"\.(py|ya?ml|toml|sh|bash|sbatch|slurm|ini|cfg|pth)$")
 
-#: Files that run without being imported: Python runs some of them when it starts, and pytest runs the top folder's
+#: Files that run without an import: Python runs some of them at startup, and pytest runs the top folder's
 #: ``conftest.py``.
 _RUN_UNASKED = re.compile(r"(.*/)?(site|user)customize\.py|conftest\.py|.*\.pth")
 
-#: Seconds that git may take to list a revision.
+#: Time limit in seconds for listing a revision with git.
 _PATIENCE = 20.0
 
 
@@ -53,7 +53,7 @@ def may_matter(path: str) -> bool:
 class Files(Protocol):
     """The files of a revision that may affect a training run.
 
-    :ivar whole: whether files outside the packages are included; in a release they are not.
+    :ivar whole: whether files outside the packages are included. A release does not have them.
     """
 
     whole: bool
@@ -61,7 +61,7 @@ class Files(Protocol):
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
         """Return the git blob hash of each file and the commit of each submodule, by path.
 
-        :param also: the paths of the other revision. In a working tree, these are included even if git ignores them.
+        :param also: the paths of the other revision. A working tree includes them even if git ignores them.
         """
 
     def read(self, path: str) -> bytes | None:
@@ -102,8 +102,8 @@ class CommitFiles:
 class _Folder:
     """The files of a release or working tree.
 
-    In a git clone, untracked files that ``.gitignore`` excludes are left out. There is one exception: modules in the
-    top folder, or in a folder that contains a package, are always included, because Python can import them.
+    In a git clone, files that ``.gitignore`` excludes are left out, except modules in the top folder or in a folder
+    that contains a package, because Python can import these.
     """
 
     def __init__(self, checkout: Checkout) -> None:
@@ -123,7 +123,7 @@ class _Folder:
             except SentinelError:  # it is not a clone
                 names.update(islice(_walk(self._top), MOST_FILES))
         names = {path for path in names if may_matter(path)}
-        # A path that only this revision has counts as changed, so its content, which may be large, is not read.
+        # A path that only this revision has counts as changed. Its content is not read, because it may be large.
         blobs = {path: blob_id(b"") for path in names - also if self._inside(path)}
         contents = ((path, self.read(path)) for path in names & also)
         return submodules | blobs | {path: blob_id(content) for path, content in contents if content is not None}
@@ -159,10 +159,10 @@ def files_of(checkout: Checkout) -> Files:
 
 
 def list_changed_files(target: Target, before: Files, after: Files) -> list[str]:
-    """List changed files that may affect a training run. The packages' Python files are left out, and so are files in
-    which only comments differ.
+    """Return the paths of changed files that may affect a training run.
 
-    If one of the two revisions is a release, only files that both revisions have are compared.
+    Leave out the packages' Python files, and files in which only comments differ. If one of the two revisions is a
+    release, compare only files that both revisions have.
     """
     one = before.blobs(())
     other = after.blobs(one)

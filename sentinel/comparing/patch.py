@@ -1,8 +1,8 @@
 """Find the statements that differ between two revisions, and record which of them ran.
 
-Equal results say something about a changed statement only if it ran: an added statement at the head, a deleted
+Equal results prove something about a changed statement only if it ran: an added statement at the head, a deleted
 statement at the base. Functions are compared statement by statement. Any other definition, such as a value, a class or
-a field, counts as one statement. It runs when its module is imported.
+a field, counts as one statement, which runs when its module is imported.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from sentinel.search.bindings import syntax_of
 from sentinel.search.guards import cut, function_of
 from sentinel.search.inventory import names_signal
 
-#: Fields of a statement that hold other statements.
+#: Fields of a syntax node that contain statements.
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # statements that cause no line event or have no effect
 
-#: Maximum number of full searches for the changed lines of one function; each is at another boundary that reaches the
-#: function. For a boundary whose scenarios ran a changed line of the function, it is ``_SEARCHES``. For any other
-#: boundary, it is 1 if an earlier full search ran a changed line of the function, otherwise ``_ATTEMPTS``.
+#: Maximum number of boundaries that get a full search for the changed lines of one function. It is ``_SEARCHES`` for
+#: boundaries whose scenarios ran such a line. For other boundaries, it is 1 if an earlier full search ran such a line,
+#: and ``_ATTEMPTS`` if none did.
 _SEARCHES, _ATTEMPTS = 3, 2
 
 #: First line, first column, last line, last column.
@@ -40,9 +40,9 @@ Span = tuple[int, int, int, int]
 #: Reasons why a line that ran is not fully examined.
 PART = "a part of the line may not have run"
 DEFAULT = "a default in the line may not have been used"
-VALUE = "the use of a value outside of functions cannot be observed"
+VALUE = "it cannot be observed whether a value outside of functions is used"
 HIDDEN = "it may hide a field of a base class"
-ORDER = "its parameters have another order, and callers may pass them by position"
+ORDER = "the order of its parameters has changed, and callers may pass them by position"
 MACHINE = "it depends on the machine, the process or the time"
 PARTS = (PART, DEFAULT, VALUE, HIDDEN, ORDER, MACHINE)
 
@@ -52,14 +52,13 @@ NO_EFFECT = "it ran, but no compared result depends on it"
 #: A changed statement: file, function, side, first and last line.
 Key = tuple[str, str, str, int, int]
 
-#: A changed statement: the items of :data:`Key`, whether a boundary reaches the function, why the statement did not
-#: run, and whether it ran in full.
+#: A changed statement: the items of :data:`Key`, whether a boundary reaches the function, why the statement does not
+#: count as examined, and whether it does.
 Line = tuple[str, str, str, int, int, bool, str, bool]
 
 
 def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
-    """Return a text about the changed lines that only the scenarios of other boundaries ran; empty if the boundary's
-    own scenarios ran all of them.
+    """Return a sentence about changed lines that only the scenarios of other boundaries ran; empty if there are none.
 
     :param ran: the number of changed statements that the boundary's own scenarios ran.
     :param count: the number of changed statements that the boundary reaches.
@@ -74,8 +73,8 @@ def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
 
 
 def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
-    """Merge several lists of changed statements into one, in which each statement occurs once. A statement counts as
-    run if it ran in any of the lists."""
+    """Merge lists of changed statements into one without duplicates. A statement counts as run if it ran in any of the
+    lists."""
     merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
     for *line, guard, ran in lines:
         reason, before = merged.get(tuple(line), ("", False))
@@ -85,7 +84,7 @@ def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
 
 
 def coverage(lines: Sequence[Line]) -> dict[str, Any]:
-    """Return the patch coverage as JSON data. Adjacent lines that did not run are joined to one entry."""
+    """Return the patch coverage as JSON data. Adjacent statements that did not run become one entry."""
     idle: list[dict[str, Any]] = []
     for file, name, side, first, last, bound, guard, ran in lines:
         entry = {"file": file, "function": name, "side": side, "guard": guard, "bound": bound}
@@ -100,7 +99,7 @@ def coverage(lines: Sequence[Line]) -> dict[str, Any]:
     return {"changed": len(lines), "added": added, "ran": sum(line[-1] for line in lines), "not_run": idle}
 
 
-#: Functions whose result depends on the machine, the process or the time. No scenario can change such a result.
+#: Names of functions whose result depends on the machine, the process or the time, so that no scenario can change it.
 _OF_THE_MACHINE = re.compile(
     r"device_count|current_device|is_available|is_initialized|is_bf16_supported|get_device_(capability|properties|name)"
     r"|mem_get_info|get_world_size|get_rank|cpu_count|getenv|gethostname|(is|are)_\w+_enabled|is_(compiling|scripting)"
@@ -120,16 +119,14 @@ _DEFAULTS = ("value", "registry", "field", "class")
 class Statement:
     """A statement, without the statements nested in its body.
 
-    :ivar key: its syntax and its nesting. A statement of the base and one of the head are the same if their keys are
-        equal.
+    :ivar key: its syntax and its nesting. Two statements of the base and the head are the same if their keys are equal.
     :ivar lines: its first and last line, counted from the first line of its function.
-    :ivar guard: the innermost condition around it; empty if there is none.
-    :ivar parts: the parts that may have no effect although the line runs: an operand of ``and`` or ``or``, a branch of
-        a conditional expression, the body of ``if c: return x`` on one line, or a default. Maps the syntax of each part
-        to spans. The part counts as run if instructions in all of its spans ran. There are no spans if it cannot be
-        observed whether the part ran.
+    :ivar guard: the innermost condition under which it runs; empty if there is none.
+    :ivar parts: syntax of a part -> its spans, for parts that may not run although the line runs: an operand of ``and``
+        or ``or``, a branch of a conditional expression, the body of ``if c: return x`` on one line, or a default. A
+        part counts as run if instructions in all of its spans ran. It has no spans if its execution cannot be observed.
     :ivar node: its syntax tree.
-    :ivar skipped: the line number that the first line of the function has in the syntax tree.
+    :ivar skipped: the line number of the function's first line in the syntax tree.
     """
 
     key: str
@@ -140,7 +137,7 @@ class Statement:
     skipped: int = 1
 
     def span_of(self, node: ast.AST) -> Span:
-        """Return the position of a node in the syntax tree, counted from the first line of the function."""
+        """Return the position of a syntax node, counted from the first line of the function."""
         return span_in(node, self.skipped)
 
 
@@ -163,14 +160,14 @@ class Unexamined:
 
 
 class Patch:
-    """The definitions that differ between two revisions, and which of their lines ran.
+    """The definitions that differ between two revisions, and a record of the lines that ran.
 
     :param changes: place -> the definition at both revisions.
-    :param bound: the changed definitions that a boundary reaches. The others are signal functions without a binding.
+    :param bound: the changed definitions that a boundary reaches. All others are signal functions that no boundary
+        reaches.
     :param fields: the names of the dataclass fields at the base. A new field with such a name may hide a base class's
         field.
-    :param counterparts: the place of a new or a removed function -> the function that corresponds to it at the other
-        revision.
+    :param counterparts: the place of a new or removed function -> the corresponding function of the other revision.
     """
 
     def __init__(
@@ -188,17 +185,17 @@ class Patch:
         self._ran: dict[tuple[str, Place], set[int]] = defaultdict(set)
         #: the bytecode instructions that ran, as spans
         self._instructions: dict[tuple[str, Place], set[Span]] = defaultdict(set)
-        #: the changed statements that full searches ran; ``_searches`` has the number of full searches per definition
+        #: the changed statements that full searches ran; ``_searches`` counts the full searches for each definition
         self._searched: set[tuple[str, Place, int]] = set()
         #: boundary -> the changed statements that its own scenarios ran
         self._ran_at: dict[str, set[tuple[str, Place, int]]] = defaultdict(set)
         self._searches: Counter[Place] = Counter()
-        #: changed statement -> whether a compared result depends on it; without an entry if this was not tested
+        #: changed statement -> whether a compared result depends on it; only statements for which this was tested
         self._matters: dict[tuple[str, Place, int], bool] = {}
 
     @property
     def places(self) -> frozenset[Place]:
-        """Return the places of changed definitions, including functions that moved."""
+        """Return the places of all changed definitions, including functions that moved without a change."""
         return self._places
 
     @property
@@ -221,9 +218,9 @@ class Patch:
     ) -> set[tuple[str, Place, int]]:
         """Record the lines and instructions that ran, and return the changed statements among them.
 
-        :param units: the definitions in the tree that the process imported. Their line numbers may differ from the
-            side's own.
-        :param lines: as in :attr:`~sentinel.comparing.sessions.Log.lines`.
+        :param units: the definitions in the tree that the process imported. Their line numbers may differ from those of
+            the side's own tree.
+        :param lines: the lines and instructions, in the form of :attr:`~sentinel.comparing.sessions.Log.lines`.
         """
         statements_here = set()
         by_file: dict[str, list[int]] = defaultdict(list)
@@ -249,7 +246,7 @@ class Patch:
         return statements_here
 
     def note_imported(self, places: Iterable[Place]) -> set[tuple[str, Place, int]]:
-        """Record that these definitions ran at both revisions when their modules were imported, and return their
+        """Record that these definitions, except functions, ran when their modules were imported. Return their
         statements."""
         imported = {
             (side, place, 0)
@@ -266,8 +263,8 @@ class Patch:
         self._ran_at[boundary].update(ran)
 
     def ran_at(self, boundary: str, places: Collection[Place]) -> tuple[set[Key], list[str]]:
-        """Return which changed statements in these definitions a boundary's own scenarios ran, and the names of other
-        boundaries whose scenarios ran further changed statements in them."""
+        """Return which changed statements of these definitions a boundary's own scenarios ran, and the names of the
+        boundaries whose scenarios ran others."""
         every = {
             (side, place, number)
             for place in places
@@ -279,8 +276,8 @@ class Patch:
         return {self._key(*each) for each in ran}, others
 
     def is_compared_at(self, boundary: str, places: Collection[Place]) -> bool:
-        """Return True if a compared result is known to depend on a changed statement in these definitions that the
-        boundary's own scenarios ran, and if no such statement is without effect."""
+        """Return True if a boundary's own scenarios ran a changed statement of these definitions on which a compared
+        result is known to depend, and none that counts as not examined."""
         ran = [each for each in self._ran_at.get(boundary, ()) if each[1] in places]
         idle = {(side, place, number) for side, place, _ in ran for number in self.list_not_run(side, place)}
         return any(self.matters(*each) for each in ran) and idle.isdisjoint(ran)
@@ -301,12 +298,12 @@ class Patch:
                     self._searched.add((side, place, 0))
 
     def note_influence(self, side: str, place: Place, number: int, matters: bool) -> None:
-        """Record whether a result of one boundary depends on a changed statement. The statement matters if a result of
-        any boundary depends on it."""
+        """Record whether a result of one boundary depends on a changed statement. One such boundary is enough."""
         self._matters[side, place, number] = matters or self._matters.get((side, place, number), False)
 
     def matters(self, side: str, place: Place, number: int) -> bool:
-        """Return True if a result of at least one boundary is known to depend on a changed statement."""
+        """Return True if a result of at least one boundary depends on a changed statement; False if none does or this
+        is unknown."""
         return self._matters.get((side, place, number), False)
 
     def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
@@ -328,11 +325,11 @@ class Patch:
         )
 
     def ran(self, place: Place) -> bool:
-        """Return True if any changed statement of a definition ran, at either revision."""
+        """Return True if any statement of a definition ran, at either revision."""
         return any(self._ran.get((side, place)) for side in SIDES)
 
     def count_examined(self, places: Collection[Place] | None = None) -> int:
-        """Return how many changed statements ran in full, in these definitions or in all."""
+        """Return how many changed statements count as examined, in these definitions or, without ``places``, in all."""
         chosen = self._changed if places is None else [place for place in places if place in self._changed]
         return sum(
             len(numbers) - len(self.list_not_run(side, place))
@@ -341,7 +338,7 @@ class Patch:
         )
 
     def lines(self, places: Collection[Place] | None = None) -> list[Line]:
-        """Return the changed statements of these definitions, or of all."""
+        """Return the changed statements of these definitions or, without ``places``, of all."""
         found: list[Line] = []
         for place in sorted(self._changed if places is None else self._changed.keys() & set(places)):
             for side, unit in zip(SIDES, self._changes[place]):
@@ -355,13 +352,14 @@ class Patch:
         return found
 
     def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:
-        """Return the condition under which a statement runs. If it ran, return why it does not count as examined."""
+        """Return the condition under which a statement runs if it did not run, otherwise why it does not count as
+        examined."""
         if number not in self._ran.get((side, place), ()):
             return every[number].guard
         return self._part(side, place, number) or NO_EFFECT
 
     def list_not_run(self, side: str, place: Place) -> list[int]:
-        """Return the changed statements of a definition that did not run, may have run only in part, or had no
+        """Return the changed statements of a definition that did not run, ran perhaps only in part, or had no
         effect."""
         ran = self._ran.get((side, place), set())
         return [
@@ -373,8 +371,8 @@ class Patch:
         ]
 
     def _part(self, side: str, place: Place, number: int) -> str:
-        """Return one of :data:`PARTS` if a changed part of a statement may not have been evaluated, or if no scenario
-        can show its effect. Return an empty string otherwise."""
+        """Return why a changed part of a statement may not have run or cannot show an effect: one of :data:`PARTS`;
+        empty if neither applies."""
         unit, other = self._changes[place][:: 1 if side == BEFORE else -1]
         if unit is None or (unit.kind != "function" and other is None):
             hides = unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
@@ -428,7 +426,7 @@ class Patch:
 def _without_moved(
     changes: Mapping[Place, tuple[Unit | None, Unit | None]],
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Leave out functions that moved to another file without a change."""
+    """Return the changes without functions that moved to another file and are otherwise the same."""
     gone = {(one.kind, one.digest): place for place, (one, other) in changes.items() if one and not other}
     moved: set[Place] = set()
     for place, (one, other) in changes.items():
@@ -440,10 +438,10 @@ def _without_moved(
 def other_changes(
     changed: Iterable[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]], known: Collection[Place] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return two lists of further changed definitions, as ``file:line name``: those that may matter to training, and
+    """Return two lists of further changed definitions, as ``file:line name``: those that may affect training, and
     functions that do not.
 
-    Two kinds of definitions may matter:
+    Two kinds of definitions may affect training:
 
     * functions that are not signal functions by the inventory's rule, but that may still carry signal, or whose changed
       lines contain names of training signals;
@@ -476,7 +474,7 @@ def other_changes(
 
 
 def _changed_text(one: Unit | None, other: Unit | None) -> str:
-    """Return the source of a definition's changed statements as one text: first the deleted, then the added ones."""
+    """Return the source of a definition's changed statements as one text, first the deleted and then the added ones."""
     texts: list[str] = []
     for unit, numbers in zip((one, other), changed_statements(one, other).values()):
         lines = unit.text.splitlines() if unit is not None else []
@@ -493,7 +491,7 @@ def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[
     for start, end, begin, stop in _changed_blocks(before, after):
         deleted += range(start, end)
         added += range(begin, stop)
-    if not deleted and not added:  # no statement differs, so the difference is elsewhere and all statements count
+    if not deleted and not added:  # the difference is not in a statement, so all statements count
         deleted, added = list(range(len(before))), list(range(len(after)))
     return {BEFORE: tuple(deleted), AFTER: tuple(added)}
 
@@ -506,8 +504,8 @@ def _changed_blocks(before: Sequence[Statement], after: Sequence[Statement]) -> 
 def pair_statements(one: Unit, other: Unit) -> Iterator[tuple[int | None, int | None]]:
     """Yield pairs of indices: a deleted statement and the added statement that replaces it.
 
-    Within a changed block, statements of the same kind are paired in their order. A statement without a counterpart is
-    paired with None. Statements that differ only in their nesting are left out.
+    Within a changed block, statements of the same kind are paired in order. A statement without a counterpart is paired
+    with None. Statements that differ only in their nesting are left out.
     """
     before, after = statements(one), statements(other)
     for start, end, begin, stop in _changed_blocks(before, after):
@@ -529,11 +527,10 @@ def _same_kind(one: Statement, other: Statement) -> bool:
 
 @lru_cache(maxsize=4096)
 def statements(unit: Unit) -> tuple[Statement, ...]:
-    """Return the statements of a function, beginning with its signature. For any other definition, return one
-    statement."""
+    """Return a function's statements, beginning with its signature. Any other definition counts as one statement."""
     whole = (Statement(unit.digest, (0, unit.span[1] - unit.span[0])),)
     if unit.kind != "function" or unit.text.count("\n") != unit.span[1] - unit.span[0]:
-        return whole  # a name with two definitions is one unit, so its line numbers do not match the file
+        return whole  # two definitions of one name are one unit, whose line numbers do not match the file
     parsed = function_in(unit)
     if parsed is None:
         return whole
@@ -542,8 +539,8 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
 
 @lru_cache(maxsize=4096)
 def function_in(unit: Unit) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, int] | None:
-    """Parse a function. Return its syntax tree, and the line number that its first line has in the tree. Return None if
-    it cannot be parsed."""
+    """Return the syntax tree of a function, and the line number of its first line in the tree. Return None if it cannot
+    be parsed."""
     for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
         with suppress(SyntaxError, ValueError, RecursionError):
             body = syntax_of(source).body
@@ -555,8 +552,8 @@ def function_in(unit: Unit) -> tuple[ast.FunctionDef | ast.AsyncFunctionDef, int
 def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int = 0) -> Iterator[Statement]:
     """Yield a statement and the statements in its body.
 
-    :param outer: the last line of the header of the block around the statement, such as the line of an ``if``. If the
-        statement is on this line too, the line may run without the statement.
+    :param outer: the last line of the header of the surrounding block, such as the line of an ``if``. If the statement
+        is on this line too, the line may run without the statement.
     """
     first = _first_line(node)
     blocks = [(name, getattr(node, name)) for name in BLOCKS if isinstance(getattr(node, name, None), list)]
@@ -593,7 +590,7 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
 def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
     """Return the parts of an expression that are not always evaluated; None if there are none.
 
-    Return an empty list if there is such a part, but its evaluation cannot be observed. A default is such a part.
+    Return an empty list if there is such a part, but its evaluation cannot be observed, as for a default.
     """
     if isinstance(node, ast.IfExp):
         return [node.body, node.orelse]
@@ -638,7 +635,7 @@ def _called(node: ast.Call) -> str:
 
 @lru_cache(maxsize=4096)
 def _reordered(one: Unit, other: Unit) -> bool:
-    """Return True if the positional parameters that two versions of a function share have different orders."""
+    """Return True if the positional parameters that both versions of a function have are in different orders."""
     functions = [function_of(unit.text) for unit in (one, other)]
     names = [[each.arg for each in (*of.args.posonlyargs, *of.args.args)] if of is not None else [] for of in functions]
     common = {*names[0]} & {*names[1]}

@@ -1,4 +1,4 @@
-"""Open and share the processes in which both revisions of a boundary are called."""
+"""Start the processes that call both revisions of a boundary, and share them between comparisons."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class Runs:
-    """The definitions that a boundary may use, the names of the functions that its scenarios ran, and the number of
-    scenarios."""
+    """The definitions that a boundary may use, the names of the functions that ran in its scenarios, and the number of
+    these scenarios."""
 
     reached: Reached
     functions: frozenset[str]
@@ -34,11 +34,11 @@ class Runs:
 class Shared:
     """The parsed code and the processes that several comparisons of one target share.
 
-    If a boundary uses the same code at two revisions, the process of one revision can also be used for the other
-    revision. For this reason, most pull requests need no process of their own for their base.
+    If a boundary uses the same code at two revisions, both can share a process. Therefore, most pull requests need no
+    process of their own for their base.
 
     :ivar runs: boundary -> the functions that ran in its scenarios.
-    :ivar places: pairs of a git tree and the process that imported it; the most recently used pair is the last.
+    :ivar places: pairs of a git tree and the process that has imported it, the most recently used pair last.
     """
 
     code: Code
@@ -46,7 +46,7 @@ class Shared:
     places: list[tuple[str, OpenTarget]] = field(default_factory=list)
 
     def find_alike(self, reached: Reached, binding: Binding) -> OpenTarget | None:
-        """Return an open process whose revision has the same code for a boundary; None if there is none."""
+        """Return a running process that has imported the same code for a boundary; None if there is none."""
         for place in self.places[::-1]:
             here = self.code.reached(place[0], binding)
             where = sighting(self.code.definitions, place[0], binding)
@@ -68,7 +68,7 @@ class Processes:
     def open(self, side: str, subject: Subject) -> OpenTarget:
         """Return the process that calls a boundary for one side.
 
-        If a process of another revision is already open and the boundary uses the same code there, return that process.
+        This may be the process of another revision in which the boundary uses the same code.
         """
         with self._opening:
             return self._open(side, subject)
@@ -94,7 +94,7 @@ class Processes:
         return self._places[key]
 
     def session(self, side: str, subject: Subject) -> LawSession:
-        """Open a session for one side. If importing the boundary's modules ends the process, every call of the session
+        """Open a session for one side. If the import of the boundary's modules fails, every call of the session
         raises."""
         place = self.open(side, subject)
         failure = place.load(subject.binding)
@@ -109,14 +109,14 @@ class Processes:
         return {side for side, _ in self._places} == {*SIDES}
 
     def sessions(self, subject: Subject) -> dict[str, LawSession]:
-        """Open a session for each side. Both import their modules in parallel."""
+        """Open a session for each side. Both sides import the modules in parallel."""
         with ThreadPoolExecutor(2, "sentinel-open") as pool:
             return dict(zip(SIDES, pool.map(lambda side: self.session(side, subject), SIDES)))
 
     def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
         """Return the changed definitions of one side, as they are in the tree that the boundary's process has imported.
 
-        This may be the tree of another revision in which the boundary uses the same code, but at other lines.
+        This may be the tree of another revision, where the same code is at other lines.
         """
         units, place = self._selection.patch.units(side), self.open(side, subject)
         if place.ref == self.refs[side] or self._shared is None:

@@ -1,9 +1,9 @@
 """Find the definitions that a boundary's code may use, by following names in the source. No code runs.
 
 If all definitions that a boundary reaches are equal in two trees, the boundary computes the same in both, and neither
-revision is called. A definition is included even if it is not certain that it is used. For example, a method of a used
-class is included if its name is used on any object, and everything in a used registry is included. Comments, layout and
-the order of definitions do not matter.
+revision needs to be called. Definitions that may be used are included. For example, a method of a used class is
+included if any object's attribute of this name is used, and everything in a used registry is included. Comments, layout
+and the order of definitions do not matter.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from sentinel.search.inventory import doubtful_functions, signal_functions
 from sentinel.targets import Binding, Target
 from sentinel.worker.codes import LARGEST_SOURCE
 
-#: A definition: (its file, its qualified name there).
+#: The place of a definition: (file, qualified name).
 Place = tuple[str, str]
 
-#: Maximum number of imports that are followed from one name. The limit is needed because two modules may import names
-#: from each other.
+#: Maximum number of imports that are followed from one name. Without a limit, circular imports would never end.
 _FAR = 8
 
 
@@ -68,8 +67,8 @@ class Code:
         return self._modules[blob]
 
     def _locate(self, tree: str, path: str) -> tuple[tuple[str, str], list[str]] | None:
-        """Split a dotted path into a module and the rest. Return the module's file and blob, and the names in the rest.
-        Return None if the tree has no such module."""
+        """Split a dotted path into a module and the names after it. Return ``((file, blob), names)``; None if the tree
+        has no such module."""
         parts = path.split(".")
         for end in range(len(parts), 0, -1):
             place = self.definitions.file(tree, ".".join(parts[:end]))
@@ -78,8 +77,8 @@ class Code:
         return None
 
     def _missing(self, tree: str, place: tuple[str, str]) -> list[Unit]:
-        """Return the imports in a module that name code of the target which does not exist. Importing the module may
-        fail because of them."""
+        """Return a module's imports of target code that does not exist. Because of them, importing the module may
+        fail."""
         here, missing = self.module_of(place[0]), []
         for path in sorted({path for paths in self.module(place[1]).imports.values() for path in paths}):
             path = absolute(path, here, place[0])
@@ -103,7 +102,7 @@ class Code:
         return False
 
     def signals(self, file: str, blob: str) -> list[str]:
-        """Return the functions of a file that carry training signal by the rule of the inventory."""
+        """Return the functions of a file that carry training signal by the inventory's rule."""
         return [each.name for each in signal_functions(self._body(blob), self.module_of(file))]
 
     def doubtful(self, file: str, blob: str) -> set[str]:
@@ -126,7 +125,8 @@ class Code:
     def reached(self, tree: str, binding: Binding) -> Reached | None:
         """Return the definitions that a boundary may use in a tree; None if the tree does not have the boundary.
 
-        A result is cached, and reused for every tree in which the files that were read for it are the same.
+        Results are cached. A result is reused for every tree that has the same versions of the files that were read for
+        it.
         """
         definition = next(filter(None, (self.definitions.find(tree, path) for path in binding.paths)), None)
         if definition is None:
@@ -149,8 +149,7 @@ class Code:
         return reached
 
     def find_unit(self, tree: str, path: str) -> Place | None:
-        """Return the place of the definition that a dotted path leads to; None if the tree's code has no such
-        definition."""
+        """Return the place of the definition at a dotted path; None if the tree's code does not define it."""
         definition = self.definitions.find(tree, path)
         if definition is None:
             return None
@@ -158,7 +157,7 @@ class Code:
         return (definition.file, unit.name) if unit is not None and unit.name else None
 
     def unit_of(self, definition: Definition) -> Unit | None:
-        """Return a definition with its code."""
+        """Return the code of a definition."""
         units = self.module(definition.blob).units.values()
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
@@ -177,8 +176,8 @@ class Code:
 def changed_files(
     before: tuple[Code, str], after: tuple[Code, str]
 ) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-    """Yield each file that differs between two trees: its path, and for each tree a pair of the :class:`Code` that
-    reads the file and the file's blob.
+    """Yield the files that differ between two trees: the path, and for each tree a pair of the :class:`Code` that reads
+    the file and the file's blob.
 
     :param before: the code that reads the first tree, and the tree.
     :param after: the same for the second tree.
@@ -225,16 +224,16 @@ def signal_changes(
     return changes_of(file, before, after, {name for code, blob in there for name in code.signals(file, blob)})
 
 
-#: Stands for a name that a module does not define.
+#: A placeholder for a name that a module does not define.
 _NO_NAME = Name("")
 
-#: Maximum number of results that are cached for one boundary.
+#: Maximum number of cached results of :meth:`Code.reached` for one boundary.
 _WALKS = 16
 
 #: Maximum number of parsed modules in memory, about 100 kB each.
 _REMEMBERED = 3000
 
-#: Maximum number of dotted paths for which the module is cached.
+#: Maximum number of dotted paths whose modules are cached.
 _PATHS = 1 << 16
 
 
@@ -250,12 +249,14 @@ class Reached:
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
 
     def apart_from(self, other: Reached, ran: Collection[str]) -> bool:
-        """Return True if no definition that differs in another tree is used by calls that run only functions with these
-        names.
+        """Return True if calls that run only functions with these names cannot use any definition that differs in
+        another tree.
 
         Such calls return the same in both trees, so they need not be repeated. The result is False if a value or class
-        has changed, because it cannot be observed whether it is used. A changed field counts only if the code of a
-        function that ran contains its name.
+        has changed, because its use cannot be observed. A changed field counts only if the code of a function that ran
+        contains its name.
+
+        :param ran: the names of the functions that ran, without class and module.
         """
         changed = self.changed(other)
         moved = {place for place, _, _ in changed}
@@ -297,7 +298,7 @@ def _last_part(name: str) -> str:
 
 
 class _Walk:
-    """Collects the definitions that a boundary may use in one tree, by following names."""
+    """Follows names in one tree to collect the definitions that a boundary may use."""
 
     def __init__(self, code: Code, tree: str) -> None:
         self._code, self._tree = code, tree
@@ -330,7 +331,7 @@ class _Walk:
             self.use(place, called)
 
     def use(self, place: tuple[str, str], names: frozenset[str]) -> None:
-        """Add the definitions that these names have in a module."""
+        """Add a module's definitions of these names."""
         self._attributes |= names
         for name in names:
             self._use(place, name, _FAR)
@@ -348,8 +349,8 @@ class _Walk:
                 for unit in self._code.module(blob).decorated:
                     if unit.decorators & self._named:
                         self._add((file, blob), unit.name)
-        # Sorted, because the options that are tried depend on this order, and the order of a set of names differs
-        # between processes.
+        # Sorted, because the order determines which options are tried, and the order of a set differs between
+        # processes.
         return Reached(dict(sorted({**self._decorating, **self._units}.items())))
 
     def _enter(self, place: tuple[str, str]) -> None:
@@ -395,7 +396,7 @@ class _Walk:
                 self._lead(f"{absolute(path, self._code.module_of(file), file)}.{attribute}", _FAR)
 
     def _decorate(self, place: tuple[str, str], name: str) -> None:
-        """Add the code of a decorator, but not the other functions that the same decorator registers."""
+        """Add the code of a decorator. Do not add other functions that the same decorator registers."""
         here = self._code.module_of(place[0])
         paths = [f"{here}.{name}"]
         paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]
@@ -432,7 +433,7 @@ class _Walk:
 
 
 def names_in(function: Any) -> Iterator[str]:
-    """Yield the names that a function of an adapter uses, including those in nested functions."""
+    """Yield the names that an adapter's function and its nested functions use."""
     codes: list[Any] = [getattr(function, "__code__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         codes.append(getattr(cell.cell_contents, "__code__", None))

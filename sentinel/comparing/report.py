@@ -1,4 +1,4 @@
-"""Write the result of a comparison as text, Markdown and JSON data."""
+"""Write the result of a comparison as text, as Markdown and as JSON data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sentinel.values.literals import Tensor, typed
 
 
 def summarise(compared: BoundaryDiff) -> str:
-    """Return one sentence that says how a boundary differs."""
+    """Return a sentence that describes how a boundary differs between the two revisions."""
     if compared.lost:
         return compared.lost
     brought = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
@@ -39,7 +39,7 @@ def summarise(compared: BoundaryDiff) -> str:
     for item in [*newly, *further][:_LAWS]:
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
-        breaks = f"is further from {item.law} than before" if item in further else f"{new}breaks {item.law}"
+        breaks = f"breaks {item.law} more than before" if item in further else f"{new}breaks {item.law}"
         parts.append(fails if item.law == ANSWERED else f'{breaks} ("{item.statement}")')
         parts += [f"the results are now those of the definition with {message(item.choice)}"] if item.choice else []
     function = compared.name.rpartition(".")[2]
@@ -52,7 +52,7 @@ def summarise(compared: BoundaryDiff) -> str:
     broken = {item.law for item in compared.broken.get(AFTER, ())}
     mended_laws = [item for item in compared.broken.get(BEFORE, ()) if item.law not in broken]
     for item in list({item.law: item for item in mended_laws}.values())[:_LAWS]:
-        returns = f"it can be called now; {message(item.detail)}"
+        returns = f"it can be called now; it failed with: {message(item.detail)}"
         mended.append(returns if item.law == ANSWERED else f'now keeps {item.law} ("{item.statement}")')
     parts += mended if parts else [*mended, *moved]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
@@ -64,10 +64,10 @@ def summarise(compared: BoundaryDiff) -> str:
 
 
 def _describe_settings(difference: Difference) -> str:
-    """Return a text about the settings under which a difference appears; empty if it does not depend on settings.
+    """Return the settings under which a difference appears, as the end of a sentence; empty if all settings show it.
 
-    The text names the options without which there is no difference, and values with which there is none. It also names
-    options and conditions that Sentinel set to run changed lines, because perhaps no caller ever sets them.
+    The text names the options that must have the given values, and option values for which there is no difference. It
+    also names options and conditions that perhaps only Sentinel sets, to make changed lines run.
     """
     settings = difference.inputs.get(SETTINGS, {})
     options = {name: difference.inputs[name] for name in sorted(difference.decides)} | settings
@@ -85,27 +85,27 @@ def _describe_settings(difference: Difference) -> str:
 
 
 def _shorten(value: object) -> str:
-    """Return the value as Python writes it; of a long string, only the start and the length."""
+    """Return the ``repr`` of a value. A long string is cut, and its length is added."""
     if isinstance(value, str) and len(value) > _LONG:
         return f"{value[:_LONG]!r}... ({len(value)} characters)"
     return repr(value)
 
 
-#: The beginning of a failure's reason if the adapter's code raised the exception.
+#: Prefix of a failure's reason if the adapter's code raised the exception.
 _ADAPTER = "adapter error: "
 
-#: A longer string is shortened to this many characters.
+#: Maximum number of characters of a string in a report. Longer strings are cut.
 _LONG = 60
 
-#: Name at most this many laws in one sentence.
+#: Maximum number of laws in one sentence.
 _LAWS = 2
 
 
 def split_by_law(broken: Sequence[Broken]) -> tuple[list[Broken], list[Broken]]:
-    """Return two lists of broken laws, with one violation for each law.
+    """Split the laws that a revision breaks into two lists, each with one violation per law.
 
-    The first has the laws that only this revision breaks. The second has the laws that both revisions break, where this
-    revision's results are further from the law.
+    The first list has the laws that only this revision breaks. The second list has the laws that both revisions break
+    and from which this revision deviates more.
     """
     newly = {item.law: item for item in reversed(broken) if not item.already}
     further = {item.law: item for item in reversed(broken) if item.law not in newly}
@@ -113,12 +113,12 @@ def split_by_law(broken: Sequence[Broken]) -> tuple[list[Broken], list[Broken]]:
     return sorted(newly.values(), key=lambda item: order.index(item.law)), list(further.values())[::-1]
 
 
-#: Suffix of a key whose value is a count: how many values a part of the result has.
+#: Suffix of a key whose value is the number of values in a part of the result.
 _COUNT = " has"
 
 
 def _describe_count(key: str, now: int, before: int, function: str) -> str:
-    """Return a sentence about a changed count: how many values a function returns, or a part of the result has."""
+    """Return a sentence about a changed number of values, such as ``loss has 3 values; it had 2``."""
     label, _, path = key.removesuffix(_COUNT).rpartition(": ")
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
@@ -127,9 +127,9 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 
 
 def _name_part(key: str) -> str:
-    """Return the name of a part of a result. If the boundary did not return it, name the function that did."""
+    """Return the name of a part of a result, with the function that returned it unless this is the boundary."""
     label, _, path = key.rpartition(": ")
-    # The boundary's own result has no label, or from the second call on, the number of the call.
+    # The label of the boundary's own result is empty in the first call; later, it is the number of the call.
     if not label or label.isdecimal():
         return message(path)
     if "(" in label:  # the label is a function's name with a digest of its arguments
@@ -138,7 +138,7 @@ def _name_part(key: str) -> str:
 
 
 def _describe_failure(reason: str, raises: str, fails: str) -> str:
-    """Return the reason after one of two phrases; the second is for exceptions of the adapter's code."""
+    """Return a failure's reason after ``raises``, or after ``fails`` if the adapter's code raised the exception."""
     return f"{fails if reason.startswith(_ADAPTER) else raises}: {message(reason.removeprefix(_ADAPTER))}"
 
 
@@ -209,11 +209,11 @@ def name_revision(checkout: Checkout) -> str:
     return f"{checkout.ref.short} ({what}{dirty})"
 
 
-_SAME = "no code that carries training signal (by the inventory's rule) differs"
+_SAME = "no code that carries training signal differs (by the inventory's rule)"
 
 
 def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
-    """Return one sentence that summarizes a comparison and that a maintainer can quote."""
+    """Return one sentence that summarises a comparison, for a maintainer to quote."""
     states = Counter(item.state for item in results)
     judged = Counter(item.judgement for item in results if item.state == "differs")
     patch, scope = comparison.selection.patch, ", ".join(comparison.selection.boundaries)
@@ -293,7 +293,7 @@ def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]
     return "the two revisions have no boundary in common: all are new or gone; name other revisions"
 
 
-#: Maximum number of files in a list of unexamined code, and maximum number of entries per file.
+#: Limits of a list of unexamined code: number of files, and number of entries per file.
 _FILES, _ENTRIES = 12, 6
 
 
@@ -302,8 +302,8 @@ def list_unexamined(
 ) -> Iterator[str]:
     """Yield lines about changed code that was not examined.
 
-    They list the changed lines that did not run, by file; the boundaries that were not compared, by reason; and the
-    parts of results that were NaN or infinite at both revisions, so that they could not be compared.
+    The lines list the changed lines that did not run, by file; the boundaries that were not compared, by reason; and
+    the parts of results that could not be compared, because they were NaN or infinite at both revisions.
     """
     idle = comparison.selection.patch.find_unexamined()
     by_file: dict[str, list[Unexamined]] = {}
@@ -348,18 +348,18 @@ def list_unexamined(
 
 
 def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]:
-    """Yield a line about other changes that may affect training, and a line about changes that do not affect it."""
+    """Yield a line about further changes that may affect training, and a line about functions that do not affect it."""
     if unread:
         yield f"not examined: {count_changes(unread)} that no boundary reads: {join_names(unread)}"
     if harmless:
         count = f"{len(harmless)} changed function{'' if len(harmless) == 1 else 's'}"
-        yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(harmless)}"
+        yield f"not examined: {count} without training signal by the inventory's rule: {join_names(harmless)}"
 
 
 #: The limits of all scenarios, as a sentence for the end of a report.
 SIZES = (
     f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, short texts, small vocabularies and few "
-    "dtypes, on the CPU, in one process: a change that matters only beyond these limits is not detected"
+    "dtypes, and run on the CPU, in one process: a change that matters only beyond these limits is not detected"
 )
 
 
@@ -368,13 +368,13 @@ def count_changes(changes: Sequence[str]) -> str:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Join the first few names with commas, and add the number of the remaining names."""
+    """Join the first names with commas, and add how many names were left out."""
     more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
     return f"{', '.join(map(message, names[:_ENTRIES]))}{more}"
 
 
 def format_lines(item: Unexamined) -> str:
-    """Return a text about changed lines that were not examined: ``file:first-last function (why)``."""
+    """Format changed lines that were not examined as ``file:first-last function (why)``."""
     first, last = item.lines
     why = "no boundary reaches it" if not item.bound else explain_guard(item.guard)
     why = why or ("" if item.called else "never ran")
@@ -386,7 +386,7 @@ def format_lines(item: Unexamined) -> str:
 
 
 def explain_guard(guard: str) -> str:
-    """Return why a changed line was not examined, in the words of a report."""
+    """Return the reason, in the words of a report, why a changed line was not examined."""
     return guard if guard in ("", NO_EFFECT, *PARTS) else f"guarded by {guard}"
 
 
@@ -405,14 +405,14 @@ def list_beyond(comparison: Comparison) -> Iterator[str]:
 
 
 def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Yield the lines about one boundary. Yield none if it was not compared, because the end of the report lists it."""
+    """Yield the report's lines about one boundary; none if it was not compared, because the report's end lists it."""
     if item.state == "differs":
         yield from write_difference(comparison, item, number)
     elif item.state in ("new", "gone"):
         place = next(iter(item.places.values()), item.name)
         why = summarise(item) if item.state == "new" and not item.judgement else message(item.reason)
         yield f"{item.state}: {place}{f': {why}' if why else ''}"
-        yield from (f"  perhaps {message(name)}" for name in item.renamed)
+        yield from (f"  perhaps renamed to {message(name)}" for name in item.renamed)
         yield from (f"  breaks {each.law}: {message(each.detail)}" for each in item.broken.get(AFTER, ()))
     elif item.state == "same numbers":
         share = f"; {item.share}" if item.share else ""
@@ -428,7 +428,7 @@ def _note_rounding(item: BoundaryDiff) -> str:
 
 
 def write_ending(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
-    """Yield the last lines of the report: code that was not examined, and the headline."""
+    """Yield the last lines of a report: the code that was not examined, and the headline."""
     yield from list_unexamined(comparison, results, interrupted)
     if any(each.state in ("differs", "same numbers", "not examined") for each in results):
         yield SIZES
@@ -437,7 +437,7 @@ def write_ending(comparison: Comparison, results: Sequence[BoundaryDiff], interr
 
 
 def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Yield the lines about a boundary that differs."""
+    """Yield the report's lines about a boundary that differs."""
     yield f"{number}. {item.name}: {item.judgement}"
     yield f"   {summarise(item)}"
     cause = comparison.cause_of(item.name)
@@ -467,7 +467,7 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
 
 
 def list_scenario(comparison: Comparison, item: BoundaryDiff) -> Iterator[str]:
-    """Yield the lines of the scenario of a boundary's first difference, which :func:`summarise` describes."""
+    """Yield, line by line, the scenario of the difference that :func:`summarise` describes."""
     unsaid = {each.name for each in comparison.catalog.contracts[item.contract].inputs if each.dialect}
     for difference in item.differences[:1]:
         inputs = _state(difference.inputs, {*unsaid, *difference.idle})
@@ -477,8 +477,8 @@ def list_scenario(comparison: Comparison, item: BoundaryDiff) -> Iterator[str]:
 def _list_laws(item: BoundaryDiff, shown: Sequence[Mapping[str, Any]], unsaid: Collection[str]) -> Iterator[str]:
     """Yield lines about the violations that only one revision has, and about the laws that both revisions break.
 
-    :param shown: the scenarios that are already in the report. If violations occur only on other scenarios, the first
-        one is listed with its scenario; for the rest, only the laws are named.
+    :param shown: the scenarios that are already in the report. Of the violations on other scenarios, the first is
+        listed with its scenario; for the rest, only the laws are named.
     :param unsaid: inputs to leave out.
     """
     broken = {side: [each for each in item.broken.get(side, ()) if each.law != ANSWERED] for side in SIDES}
@@ -518,7 +518,7 @@ def write_scenario(
     """Yield the lines about a difference: its scenario, and the values before and after.
 
     :param unsaid: inputs to leave out.
-    :param again: leave out the scenario, because the previous difference has the same scenario.
+    :param again: True to leave out the scenario, because it is the same as that of the previous difference.
     """
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
     if not again:
@@ -557,7 +557,7 @@ def write_scenario(
 
 
 def _state(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]:
-    """Return a scenario in the form that recipes use, without inputs that are None or in ``unsaid``."""
+    """Return a scenario as recipes write it, without inputs that are None or in ``unsaid``."""
     return {
         name: {"tensor": value.nested(), "dtype": value.dtype} if isinstance(value, Tensor) else typed(value)
         for name, value in inputs.items()
@@ -641,9 +641,9 @@ def _to_data(item: BoundaryDiff) -> dict[str, Any]:
 
 
 def to_page(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
-    """Return a comparison as data for a web page: a headline, a table and a list of code that was not examined.
+    """Return a comparison as data for a web page: a headline, a table, and a list of code that was not examined.
 
-    The table has a row for each boundary that differs, or that is new and breaks a law.
+    The table has a row for each boundary that differs, and for each new boundary that breaks a law.
     """
     rows = []
     for item in (each for each in results if each.judgement):
@@ -678,11 +678,11 @@ def to_markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interru
 def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None:
     """Add entries to a JSON file, nested by kind, target and name.
 
-    :raises SentinelError: if the file exists and has other content, or if it cannot be written.
+    :raises SentinelError: if the existing file was not written by this function, or if it cannot be written.
     """
     content = read_json(file) if file.exists() else {}
     if content is None or not content.keys() <= set(KINDS):
-        raise SentinelError(f"{file} has other content, so it was not overwritten; name another file")
+        raise SentinelError(f"{file} was not written by Sentinel, so it was not overwritten; name another file")
     there = content.setdefault(kind, {}).setdefault(target, {})
     # An interrupted comparison does not replace a complete one of the same two revisions.
     there.update({name: each for name, each in entries.items() if name not in there or not _is_interrupted(each)})

@@ -1,4 +1,4 @@
-"""Define the result of comparing one boundary at two revisions."""
+"""Define the result of comparing one boundary at two revisions. A *side* is ``before`` (base) or ``after`` (head)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from sentinel.contracts.contract import Inputs
 
 @dataclass(frozen=True)
 class Difference:
-    """One way in which the two revisions differ, shown by the smallest scenario that was found.
+    """A difference between the two revisions, with the smallest scenario on which it was found.
 
-    :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer``,
-        ``raises``, ``no longer raises``, or ``beside`` if everything that the contract observes is equal.
+    :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer`` (a
+        value without numbers), ``raises``, ``no longer raises``, or ``beside`` if only values that the contract does
+        not observe differ.
     :ivar details: key -> where the values differ and by how much.
-    :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
-    :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
-    :ivar idle: the inputs that do not matter: changing such an input changes the result of neither side.
-    :ivar decides: the options that decide whether the sides differ: with each other value that was tried, both sides
-        return the same.
-    :ivar unless: option -> the values for which both sides return the same. An option is included only if the sides
-        differ for another value that was tried.
-    :ivar programming_error: the name of the exception, if one side raises it because of a mistake in its own code; see
+    :ivar double: side -> the observation in float64; None if the scenario was not repeated in float64.
+    :ivar recipes: the known bugs that have this scenario; empty for a drawn scenario.
+    :ivar idle: the inputs whose value does not change the result of either side.
+    :ivar decides: the options on which the difference depends: for every other value that was tried, both sides return
+        the same.
+    :ivar unless: option -> the values for which both sides return the same. Only options for which the sides also
+        differ with another value are included.
+    :ivar programming_error: the name of an exception that one side raises because of a mistake in its own code; see
         :func:`sentinel.worker.attribution.programming_error`.
     """
 
@@ -42,7 +43,7 @@ class Difference:
 
     @property
     def confirmed(self) -> bool:
-        """Return True if fresh processes showed the difference again."""
+        """Return True if the difference also appeared in fresh processes."""
         raised = any(isinstance(answer, str) for answer in self.answers.values())
         return raised or self.symptom not in ("raises", "no longer raises")
 
@@ -68,12 +69,12 @@ class Broken:
     choice: str = ""
 
 
-#: Name and statement of the law that is broken if a call returns at only one revision.
+#: Name and statement of the law that a revision breaks if its call fails and the other revision's call returns.
 ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call with valid inputs returns a result"
 
 
 def break_answered(reason: str, inputs: Inputs) -> Broken:
-    """Return the broken law of a revision that raises, hangs or crashes on a scenario."""
+    """Return the law :data:`ANSWERED` as broken, for a revision that raises, hangs or crashes on a scenario."""
     return Broken(ANSWERED, ANSWERED_STATEMENT, "raises", reason, {"": inputs})
 
 
@@ -89,21 +90,21 @@ class BoundaryDiff:
           boundary, or no number was finite;
         * ``differs``, ``new``, ``gone`` or ``not compared``.
     :ivar failed: the side that cannot be called although the other side can; empty if there is none.
-    :ivar places: by side: ``dotted.path (file:line)``.
-    :ivar parameters: by side, the names of its parameters; empty if they are the same.
+    :ivar places: side -> ``dotted.path (file:line)``.
+    :ivar parameters: side -> the names of its parameters; empty if both sides have the same.
     :ivar changed: the changed definitions that it reaches.
-    :ivar unreached: the lines of these definitions that changed and that no scenario ran.
+    :ivar unreached: the changed lines of these definitions that no scenario ran.
     :ivar answered: the number of calls from which both revisions returned, including the variants of laws and the
         scenarios tried while shrinking.
-    :ivar undecided: part of the result -> number of these calls in which one of its numbers was finite at neither
-        revision.
-    :ivar blind: the parts of the result that may hide a difference, because in every scenario that ran changed lines
-        some of their numbers were finite at neither revision.
+    :ivar undecided: part of the result -> in how many of these calls some of its numbers were NaN or infinite at both
+        revisions.
+    :ivar blind: the parts of the result that may hide a difference: in every scenario that ran changed lines, some of
+        their numbers were NaN or infinite at both revisions.
     :ivar share: a text about the changed lines that only the scenarios of other boundaries ran; empty if the boundary's
         own scenarios ran all of them, or if some line did not run at any boundary.
-    :ivar bugs: by side: the known bugs that only this side has.
-    :ivar lookup: a text about the registry key that led to the boundary at the base and leads elsewhere at the head;
-        empty if there is none.
+    :ivar bugs: side -> the known bugs that only this side has.
+    :ivar lookup: a text about a registry key that refers to the boundary at the base and to another function at the
+        head; empty if there is none.
     :ivar lost: why its removal counts as worse; empty if it was not removed, or was removed together with all its
         callers.
     """
@@ -132,10 +133,11 @@ class BoundaryDiff:
 
     @property
     def judgement(self) -> str:
-        """Return whether the change is ``worse`` or ``better``. A single worse symptom makes it worse.
+        """Return ``worse`` if a law, a known bug or a removal makes the head worse, else ``better`` if the base is
+        worse.
 
-        It is ``other`` if only numbers differ, ``beside`` if only values outside the contract differ, and empty if
-        nothing differs.
+        Otherwise return ``other`` if observed values differ, ``beside`` if only values outside the contract differ, and
+        an empty string if nothing differs.
         """
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
         worse = worse or bool(self.lost)

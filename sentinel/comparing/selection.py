@@ -41,10 +41,10 @@ from sentinel.targets.checkout import Checkout
 #: A changed definition: (its place, the definition at the base, the definition at the head).
 Change = tuple[Place, Unit | None, Unit | None]
 
-#: Two functions with this similarity or more are nearly the same.
+#: Minimum similarity (0 to 1) of two functions that count as nearly the same.
 _NEARLY = 0.8
 
-#: Name at most this many callers of a removed function.
+#: Maximum number of callers that are listed for a removed function.
 _CALLERS = 3
 
 
@@ -52,8 +52,7 @@ _CALLERS = 3
 class Candidate:
     """A boundary, the changed definitions that it may use, and its result.
 
-    The state of the result is empty if the source is not enough to tell whether the boundary differs. Both revisions
-    must then be called.
+    The result's state is empty if the source alone does not determine the result. Both revisions must then be called.
     """
 
     subject: Subject
@@ -65,8 +64,8 @@ class Selection:
     """The boundaries of both revisions, and the changed code.
 
     :ivar boundaries: globs; empty for all boundaries.
-    :ivar trees: by side, the git tree if the code is read from a mirror; an empty string if it is read from a checkout.
-    :ivar moved: boundary -> (dotted path that the adapter uses -> its dotted path at the head).
+    :ivar trees: side -> the git tree if the code is read from a mirror; empty if it is read from a checkout.
+    :ivar moved: boundary -> the dotted paths that moved: path in the adapter -> path at the head.
     :ivar left_out: boundary -> why it cannot be compared.
     """
 
@@ -97,7 +96,7 @@ class Selection:
         self._renames: dict[str, tuple[tuple[str, Unit], tuple[str, Unit]]] = {}
         #: the same for renamed boundaries whose bodies are only similar
         self._followed: dict[str, tuple[tuple[str, Unit], tuple[str, Unit]]] = {}
-        #: boundary to which a registry key led at the base -> the key, and the path to which it leads at the head
+        #: boundary to which a registry key refers at the base -> the key, and the path to which it refers at the head
         self.redirects: dict[str, tuple[Lookup, str]] = {}
         self.left_out: dict[str, str] = {}
         by_name: dict[str, Subject] = {}
@@ -121,7 +120,7 @@ class Selection:
         return {each.subject.name: each for each in found if each is not None}
 
     def _compare_text(self, subject: Subject, identical: bool) -> Candidate | None:
-        """Compare the source that a boundary uses at the two revisions. Return None if there is nothing to compare."""
+        """Compare the source that a boundary uses at both revisions; return None if there is nothing to compare."""
         sides = {side: self._sight(side, subject.binding) for side in SIDES}
         if sides[BEFORE].bound and sides[AFTER].definition is None:
             subject = self._follow(subject)
@@ -167,7 +166,7 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _new_code(self, subject: Subject) -> list[Change]:
-        """Return the definitions that a new boundary reaches and that are missing or different at the base."""
+        """Return the definitions that a new boundary reaches and that the base lacks or has in another version."""
         reached = self.reached(AFTER, subject)
         units = reached.units if reached is not None else {}
         both = [(place, self._defined(BEFORE, place), unit) for place, unit in units.items()]
@@ -180,8 +179,7 @@ class Selection:
         return changed_lookups(self._changed_files(), self.codes, self.trees)
 
     def _redirect(self, every: Sequence[Subject]) -> None:
-        """Fill :attr:`redirects`: for each boundary to which a registry key led at the base, record the path to which
-        the key leads at the head."""
+        """Fill :attr:`redirects`, for the boundaries to which a changed registry key refers at the base."""
         for lookup in self._lookups:
             module = self.target.module_of(lookup.after[0]) if lookup.after is not None else ""
             for subject in every:
@@ -199,8 +197,8 @@ class Selection:
         return unit is not None and (definition.file, unit.name) in replacing
 
     def _changed_by_redirect(self, subject: Subject, changed: list[Change]) -> list[Change]:
-        """Return the changed definitions of a boundary. If its registry key leads elsewhere at the head, add the
-        registry's entry and the new definition."""
+        """Return a boundary's changed definitions. If its registry key refers to another function at the head, add the
+        registry's entry and this function."""
         if subject.name not in self.redirects:
             return changed
         lookup, _ = self.redirects[subject.name]
@@ -213,7 +211,7 @@ class Selection:
         )  # fmt: skip
 
     def _counterparts(self) -> dict[Place, Unit]:
-        """Return, for the places of new and removed definitions, the corresponding definition of the other revision."""
+        """Return the corresponding definition of the other revision for the place of each new or removed one."""
         pairs = ((lookup.after, lookup.before) for lookup, _ in self.redirects.values())
         other = {new: unit for new, old in pairs if new and old and (unit := self._defined(BEFORE, old)) is not None}
         for (old_file, old), (new_file, new) in self._followed.values():
@@ -221,8 +219,8 @@ class Selection:
         return other
 
     def binding(self, side: str, subject: Subject) -> Binding:
-        """Return a boundary's binding for one side. If the boundary's registry key leads elsewhere at the head, the
-        head's binding has the path to which the key leads."""
+        """Return a boundary's binding for one side. If a registry key refers to another function at the head, the
+        head's binding has the path of that function."""
         if side == BEFORE or subject.name not in self.redirects:
             return subject.binding
         return replace(subject.binding, boundary=self.redirects[subject.name][1], formerly=(), moved={})
@@ -230,8 +228,8 @@ class Selection:
     def _unread(self, file: str) -> str | None:
         """Return the reason why a file was left out of the head's checkout.
 
-        Return an empty string if the file is in the checkout but cannot be parsed, or if it is a link. In both cases,
-        the failing import is reported instead. Return None in all other cases.
+        Return an empty string if the checkout has the file only as a link, or cannot parse it. In both cases, the
+        failing import is reported instead. Return None otherwise.
         """
         omitted = next((item.reason for item in self.checkouts[AFTER].left_out if item.path == file), "")
         code = self.codes[AFTER]
@@ -252,14 +250,14 @@ class Selection:
             self.codes[side].unit_of(each.definition) for side, each in sides.items() if each.definition is not None
         ]
         if len(units) == 2 and units[0] is not None and units[0].like(units[1]):
-            lacking = OTHER[there]  # the function is unchanged, but another name that its adapter uses is missing
+            lacking = OTHER[there]  # the function is unchanged, but another name that the adapter uses is missing
             reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
-            lost = f"it can no longer be called: {sides[AFTER].lacks} is removed" if lacking == AFTER else ""
+            lost = f"it can no longer be called: {sides[AFTER].lacks} was removed" if lacking == AFTER else ""
             return replace(result, state="not compared", reason=reason, lost=lost)
         if there == AFTER:
             return replace(result, state="new")
         callers = self._callers(subject)
-        lost = f"it is removed, and its callers are still there: {', '.join(callers)}" if callers else ""
+        lost = f"it was removed, but its callers are still there: {', '.join(callers)}" if callers else ""
         alike = tuple(f"{path} ({file}:{unit.span[0]})" for _, path, file, unit in self._alike(subject))
         return replace(result, state="gone", renamed=alike, lost=lost, reason=lost)
 
@@ -267,9 +265,10 @@ class Selection:
         return sighting(self.codes[side].definitions, self.trees[side], binding)
 
     def _follow(self, subject: Subject) -> Subject:
-        """Return the subject with the function's path at the head, if the function was moved or renamed.
+        """Return the subject with the function's path at the head, if the function was moved or renamed; otherwise
+        unchanged.
 
-        Its body must be nearly the same. Otherwise return the subject unchanged.
+        To count as moved or renamed, the function must have nearly the same body.
         """
         older = [self.checkouts[BEFORE]]
         lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
@@ -289,7 +288,7 @@ class Selection:
         return replace(subject, binding=replace(subject.binding, formerly=formerly))
 
     def _called_by_bugs(self) -> list[Subject]:
-        """Return the boundaries of all recipes whose contract is ``call``. This contract has no laws."""
+        """Return the boundaries of all recipes whose contract is ``call``, which has no laws."""
         adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
         callees = []
@@ -315,10 +314,9 @@ class Selection:
         ]
 
     def distance(self, name: str) -> float:
-        """Return the length of the shortest chain of calls from a boundary to a changed definition; 0 if the boundary
-        itself has changed.
+        """Return the length of the shortest chain of calls from a boundary to changed code; 0 if it has changed itself.
 
-        The distance is infinite if no chain of names in the code leads to a changed definition.
+        The distance is infinite if following names does not lead to changed code.
         """
         return min(self.distances(name).values(), default=math.inf)
 
@@ -362,8 +360,8 @@ class Selection:
         return distances
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Yield the definitions at the head whose code uses one of these names, each with its file. Leave out
-        definitions that have one of these names themselves."""
+        """Yield each definition at the head whose code uses one of these names, with its file. Leave out the
+        definitions of these names."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in names}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):
@@ -372,7 +370,7 @@ class Selection:
                         yield file, unit
 
     def boundary_at(self, file: str, unit: Unit) -> str | None:
-        """Return the name of the boundary that a definition of the head implements; None if it implements none."""
+        """Return the name of the boundary that is defined by this definition of the head; None if there is none."""
         place = f"({file}:{unit.span[0]})"
         found = (name for name, each in self.candidates.items() if each.result.places.get(AFTER, "").endswith(place))
         return next(found, None)
@@ -397,8 +395,8 @@ class Selection:
     def effects(self) -> list[str]:
         """Return the places (``file:line``) of changed module-level code that may affect functions elsewhere.
 
-        The source does not show which functions such code affects. So if there is any, the source cannot prove that all
-        signal code is the same.
+        The source does not show which functions such code affects. So if there is any, the source cannot prove that no
+        signal code differs.
         """
         places = []
         after = self.codes[AFTER].files(self.trees[AFTER])
@@ -415,8 +413,8 @@ class Selection:
         return places + [each.where for each in self._lookups if each not in compared]
 
     def _reorders_registrations(self, before: tuple[Code, str | None], now: tuple[Code, str | None]) -> bool:
-        """Return True if a file has the same imports in another order, and two files register something under the same
-        key. The order of imports then determines which of the two entries is used."""
+        """Return True if a file has the same imports in another order and two files register something under the same
+        key. The order then decides which of the two entries is used."""
         one, other = (code.at_import(blob).imports for code, blob in (before, now))
         return one != other and sorted(one) == sorted(other) and self._registers_twice
 
@@ -435,12 +433,12 @@ class Selection:
 
     @property
     def unread(self) -> list[str]:
-        """Return other changes that may affect training: in definitions that no boundary uses, and in other files."""
+        """Return other changes that may affect training: definitions that no boundary uses, and other files."""
         return [*self._others[0], *self.changed_files]
 
     @property
     def harmless(self) -> list[str]:
-        """Return, as ``file:line name``, the changed functions that carry no signal and that no boundary uses."""
+        """Return the changed functions without training signal that no boundary uses, as ``file:line name``."""
         return self._others[1]
 
     @cached_property
@@ -464,13 +462,12 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Return True if files outside the packages are compared too. It is False if one of the revisions is a
-        release."""
+        """Return True if files outside the packages are compared too; False if one of the revisions is a release."""
         return all(side.whole for side in self._files)
 
     @cached_property
     def changed_files(self) -> list[str]:
-        """Return the changed settings, scripts and other sources that are not modules of the packages
+        """Return the paths of changed settings, scripts and other files outside the packages
         (:func:`list_changed_files`)."""
         return [] if self.boundaries else list_changed_files(self.target, *self._files)
 
@@ -487,7 +484,7 @@ class Selection:
 
     @cached_property
     def _new_or_gone(self) -> set[Place]:
-        """Return the places of definitions whose boundary exists at only one revision or was renamed."""
+        """Return the places of definitions whose boundary was renamed or exists at only one revision."""
         places = {(file, unit.name) for pair in self._renames.values() for file, unit in pair}
         for each in self.candidates.values():
             for side in SIDES if each.result.state in ("new", "gone") else ():
@@ -506,7 +503,7 @@ class Selection:
         return next(filter(None, (definitions.find(tree, path) for path in self.binding(side, subject).paths)), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return at most three functions whose code contains a boundary's name both at the base and at the head."""
+        """Return at most three functions whose code contains a boundary's name at both revisions."""
         name = subject.boundary.rpartition(".")[2]
         later = dict(self.codes[AFTER].definitions.sources(self.trees[AFTER]))
         callers = []
@@ -517,7 +514,7 @@ class Selection:
         return callers[:_CALLERS]
 
     def _users(self, subject: Subject) -> Iterator[Place]:
-        """Yield the definitions at the base whose code contains a boundary's name, without the boundary itself."""
+        """Yield the definitions at the base whose code contains a boundary's name, except the boundary itself."""
         code, definition = self.codes[BEFORE], self._find(BEFORE, subject)
         name = subject.boundary.rpartition(".")[2]
         for file, blob in sorted(code.definitions.sources(self.trees[BEFORE])):
@@ -527,11 +524,10 @@ class Selection:
                     yield file, path
 
     def _renamed(self, subject: Subject) -> str:
-        """Find the new name of a removed boundary, and return its dotted path. Record the definition at both revisions.
+        """Return the dotted path of a removed boundary's new name; empty if there is none. Record both definitions.
 
-        The new function must have the most similar body of all new functions. If its body is not nearly the same, or if
-        several bodies are equally similar, another condition must hold: code that used the old name at the base uses
-        the new name at the head. Return an empty string if there is no such function.
+        The new name is that of the new function with the most similar body. If this body is not nearly the same, or if
+        several bodies are equally similar, code that used the old name at the base must use the new name at the head.
         """
         definition = self._find(BEFORE, subject)
         old = self.codes[BEFORE].unit_of(definition) if definition is not None else None
@@ -552,13 +548,13 @@ class Selection:
         return path
 
     def _is_called_now(self, subject: Subject, name: str) -> bool:
-        """Return True if a definition that used the boundary's name at the base uses the given name at the head."""
+        """Return True if a definition that used the boundary's name at the base uses ``name`` at the head."""
         last = name.rpartition(".")[2]
         units = (self._defined(AFTER, place) for place in self._users(subject))
         return any(unit is not None and last in unit.names | unit.attributes for unit in units)
 
     def _alike(self, subject: Subject) -> Iterator[tuple[float, str, str, Unit]]:
-        """Yield the new functions whose code is similar to a removed boundary, because they may be its new name.
+        """Yield the new functions whose code is similar to that of a removed boundary. One of them may be its new name.
 
         Each item is the similarity (0 to 1), the dotted path, the file and the definition.
         """
@@ -603,8 +599,8 @@ def _describe(subject: Subject, sides: Mapping[str, Sighting]) -> BoundaryDiff:
 
 
 def _name_changes(changed: Sequence[Change]) -> tuple[str, ...]:
-    """Describe each changed definition as ``file:line name``. The line is the head's, or the base's if the definition
-    is gone at the head."""
+    """Return each changed definition as ``file:line name``. The line is the head's, or the base's if the head lacks
+    it."""
     texts = []
     for (file, name), one, other in changed:
         unit = other or one

@@ -33,19 +33,19 @@ from sentinel.worker.answers import Claim, Failed, Replies, Reply
 
 #: Name of a variant -> its inputs.
 Calls = Mapping[str, Inputs]
-#: Names of the inputs that the boundary must accept; None for the inputs that a search of this boundary draws.
+#: Names of the inputs that the boundary must accept; None for all inputs that a search draws.
 Given = Sequence[str] | None
 
-#: Matches the text for a line that ran, or for an instruction that ran in a line.
+#: Matches the worker's text for a line that ran, or for an instruction in a line.
 _PLACE = re.compile(r"(.+?):(\d+)(?::(\d+):(\d+):(\d+))?")
 
-#: The beginning of a failure's reason, with the name of the exception that a boundary raised.
+#: Matches the start of a failure's reason, up to the name of the exception that the boundary raised.
 _RAISED = re.compile(r"^the boundary raised ([\w.]+)")
 
-#: File -> ranges of lines whose execution is recorded at one side.
+#: File -> ranges of lines whose execution is recorded, at one side.
 Lines = Mapping[str, Sequence[tuple[int, int]]]
 
-_SILENT = Failed("crash", "a call without an observation")
+_SILENT = Failed("crash", "the call returned no observation")
 
 #: The kinds of failure in which the code under test ends its process.
 _ENDS = ("crash", "exit", "memory", "timeout")
@@ -53,25 +53,26 @@ _ENDS = ("crash", "exit", "memory", "timeout")
 
 @dataclass
 class Log:
-    """What both revisions did in the scenarios of one boundary.
+    """A record of what both revisions did in the scenarios of one boundary.
 
-    :ivar functions: by side, the dotted paths of the target's functions that ran.
+    :ivar functions: side -> the dotted paths of the target's functions that ran.
     :ivar answered: the number of scenarios on which both revisions returned.
-    :ivar came: whether a scenario needed an option or choice that only the head has.
-    :ivar refused: by side, the last exception on a scenario on which the other side returned.
-    :ivar unanswered: why the results could not be compared, for the last scenario in which this happened.
-    :ivar nonzero: by side, the observed keys that had a finite number other than 0 at least once.
+    :ivar came: True if a scenario needed an option or choice that only the head has.
+    :ivar refused: side -> the last exception in a scenario for which the other side returned.
+    :ivar unanswered: why the results of a scenario could not be compared; of several scenarios, the last.
+    :ivar nonzero: side -> the observed keys that had a finite number other than 0 at least once.
     :ivar steady: key of a value that the contract does not observe -> True if calling a revision twice gives the same
         value.
-    :ivar lines: by side, a tuple ``(file, line)`` for each watched line that ran, and a tuple ``(file, line, column,
+    :ivar lines: side -> a tuple ``(file, line)`` for each watched line that ran, and a tuple ``(file, line, column,
         last line, last column)`` for each instruction that ran in such a line.
-    :ivar scenarios: scenarios that ran watched lines and on which both revisions returned, each with the lines by side.
+    :ivar scenarios: scenarios that ran watched lines and for which both revisions returned, each with side -> these
+        lines.
     :ivar decided: the keys for which at least one number could be compared.
-    :ivar compared: the keys whose numbers could all be compared in some scenario: under True in a scenario that ran
-        watched lines, under False in one that ran none.
+    :ivar compared: the keys whose numbers could all be compared in some scenario. The entry True has those of scenarios
+        that ran watched lines, the entry False those of scenarios that ran none.
     :ivar whole: the keys whose numbers could all be compared in some scenario. If any scenario ran watched lines, only
         such scenarios count.
-    :ivar undecided: key -> number of scenarios in which some number of the key is finite at neither revision.
+    :ivar undecided: key -> number of scenarios in which some number of the key is NaN or infinite at both revisions.
     """
 
     claims: dict[str, Claim] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class OneSided(Undecidable):
     """Raised if one revision returns from a call while the other crashes, hangs or fails to import.
 
     :ivar side: the side that does not return.
-    :ivar whole: whether every call fails, because importing the boundary's modules fails.
+    :ivar whole: True if every call fails because the import of the boundary's modules fails.
     """
 
     def __init__(self, failure: Failed, side: str, inputs: Inputs, whole: bool = False) -> None:
@@ -107,7 +108,7 @@ class OneSided(Undecidable):
 
 
 class Ended(LawSession):
-    """Stands in for the session of a process that ended during import. Every call raises."""
+    """A placeholder for the session of a process that ended during import. Every call raises."""
 
     def __init__(self, failure: Failed) -> None:
         self._failure = failure
@@ -123,11 +124,11 @@ class Ended(LawSession):
 
 
 class Pair(LawSession):
-    """Calls both revisions of one target. It has the interface of a law session.
+    """A session that calls both revisions of one target. It has the interface of :class:`LawSession`.
 
-    :param beside: None to compare only the keys that the contract observes. Otherwise, everything that the boundary
-        returns or mutates is compared, and also the results of the changed functions with these dotted paths.
-    :param lines: by side, the lines for which the session records whether they ran.
+    :param beside: dotted paths of the changed functions whose results are compared, in addition to everything that the
+        boundary returns or mutates; None to compare only the keys that the contract observes.
+    :param lines: side -> the lines whose execution is recorded.
     :param gradients: compare the gradients of all returned values instead of the values.
     """
 
@@ -175,8 +176,8 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Repeat a trial in float64 if rounding in half precision may hide a difference. Return the repeated trial if
-        it shows a difference, otherwise the given one.
+        """Repeat a trial in float64 if half precision may have hidden a difference. Return the repeated trial if it
+        shows a difference, otherwise the given one.
 
         Differences within the rounding error of float32 do not count, because code may compute in float32 even for
         float64 inputs.
@@ -192,10 +193,10 @@ class Pair(LawSession):
     def both(
         self, subject: Subject, calls: Calls, describe: Description = False, scenario_inputs: Given = None
     ) -> dict[str, Replies]:
-        """Call both revisions at the same time, and return their replies.
+        """Call both revisions in parallel, and return the replies: side -> replies.
 
-        :raises OneSided: if calls return at one side, and the other side's process ends or cannot be called at all.
-        :raises Undecidable: if at least one side cannot be called and no call returns at the other side.
+        :raises OneSided: if calls return at one side, and at the other side the process ends or no call is possible.
+        :raises Undecidable: if one side cannot be called, and no call returns at the other side.
         """
         promise = self._thread.submit(self._answer, BEFORE, subject, calls, describe, scenario_inputs)
         ask_after = partial(self._answer, AFTER, subject, calls, describe, scenario_inputs)
@@ -226,8 +227,8 @@ class Pair(LawSession):
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
         """Raise :class:`OneSided` if one side's process ended although the other side returned.
 
-        The scenarios are repeated one by one to find the one that ends the process. Therefore, a call that hangs takes
-        the timeout twice.
+        The scenarios are repeated one by one to find the one that ends the process. So a call that hangs costs the
+        timeout twice.
         """
         for side in SIDES:
             answered = _select_answered(by_side[OTHER[side]])
@@ -271,7 +272,7 @@ class Pair(LawSession):
                 return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
             if first.kind == "raised":
                 log.refused |= {side: each.reason for side, each in failed.items()}
-            else:  # the adapter can use what only the other side returns, or how only the other side calls it
+            else:  # the adapter fits only the other side's results or signature
                 log.unanswered = first.reason
             symptom = "raises" if AFTER in failed else "no longer raises"
             answers = {side: each.observation for side, each in called.items() if each.observation is not None}
@@ -301,8 +302,8 @@ class Pair(LawSession):
     ) -> tuple[Violation, ...]:
         """Return differences between two calls that both raise.
 
-        Compare the values that changed functions had returned before the exception. If the exceptions have different
-        types and the scenario sets an option that ordinary scenarios never set, return only this difference.
+        Compare what the changed functions returned before the exception. If the exceptions have different types and the
+        scenario sets an option of :data:`SETTINGS`, return only this difference.
         """
         if {each.kind for each in failed.values()} != {"raised"}:
             return ()
@@ -316,7 +317,7 @@ class Pair(LawSession):
     def _compare_beside(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
         """Return differences in values that the contract does not observe.
 
-        Values that change if the same revision is called twice, such as a time or an address, are left out.
+        Values that differ between two calls of one revision, such as a time or an address, are left out.
         """
         steady = self.logs[subject.name].steady
         violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
@@ -335,7 +336,7 @@ class Pair(LawSession):
 
 
 def _places(texts: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Parse the texts of lines and instructions that ran into the tuples of :attr:`Log.lines`."""
+    """Parse the worker's texts for lines and instructions that ran into the tuples of :attr:`Log.lines`."""
     for place in filter(None, map(_PLACE.fullmatch, texts)):
         file, *numbers = filter(None, place.groups())
         yield file, *map(int, numbers)
@@ -346,7 +347,7 @@ def _select_answered(replies: Replies) -> Mapping[str, Reply]:
 
 
 class Alone(Pair):
-    """Calls one revision instead of both, to find out which functions and lines the scenarios run."""
+    """A session that calls one revision instead of both, to find out which functions and lines the scenarios run."""
 
     def __init__(
         self,
@@ -374,8 +375,8 @@ def _has_number(array: Numbers) -> bool:
 
 
 class Ahead(LawSession):
-    """Checks laws at one revision. It drops violations that are at least as large at the other revision, on the same
-    variants."""
+    """A session that checks laws at one revision, and drops violations that are at least as large at the other
+    revision."""
 
     def __init__(self, one: LawSession, other: LawSession) -> None:
         self._one, self._other = one, other
@@ -414,8 +415,8 @@ class Ahead(LawSession):
     ) -> tuple[Violation, ...]:
         """Drop violations in outputs that are nearer to the oracle's values than the other revision's outputs.
 
-        Outputs that get closer to the right values may break a relation that wrong outputs fulfil. A constant output,
-        for example, fulfils many relations.
+        Outputs that come closer to the right values may break a relation that wrong outputs satisfy. For example, a
+        constant output satisfies many relations.
         """
         replies = self._one.references(subject, trial.variants).answers
         oracle = {variant: each.observation or {} for variant, each in replies.items()}

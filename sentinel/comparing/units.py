@@ -27,7 +27,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 class Unit:
     """A definition in a source file.
 
-    :ivar name: its qualified name; for the rest of a module, an empty string.
+    :ivar name: its qualified name; empty for the rest of a module.
     :ivar kind: ``function`` (also a method), ``class`` (without its methods), ``field`` (of a dataclass), ``value`` (at
         module level), ``registry`` (an empty table), ``entry`` (of a registry), or ``rest`` (of a module).
     :ivar span: its first and last line in the file.
@@ -52,13 +52,13 @@ class Unit:
         return _digest(self.text)
 
     def like(self, other: Unit | None) -> bool:
-        """Return True if both definitions have the same syntax, ignoring comments."""
+        """Return True if both definitions have the same syntax. Comments do not matter."""
         return other is not None and (self.text == other.text or self.digest == other.digest)
 
 
 @lru_cache(maxsize=4096)
 def _digest(text: str) -> str:
-    for source in (textwrap.dedent(text), f"if 1:\n{text}"):  # a multi-line string can prevent dedenting a method
+    for source in (textwrap.dedent(text), f"if 1:\n{text}"):  # with a multi-line string, dedenting a method may fail
         try:
             text = ast.dump(Bare().visit(syntax_of(source)))
             break
@@ -68,7 +68,7 @@ def _digest(text: str) -> str:
 
 
 class Bare(ast.NodeTransformer):
-    """Removes syntax that cannot change results: annotations, docstrings and metadata of fields.
+    """A transformer that removes syntax without effect on results: annotations, docstrings and metadata of fields.
 
     Functions that are decorated with ``register`` keep their annotations, because ``functools.singledispatch`` reads
     them.
@@ -121,9 +121,9 @@ class Module:
     """The definitions and imports of a file.
 
     :ivar units: the definitions by qualified name; the rest of the module has the name ``""``.
-    :ivar names: the names that the module binds, by definitions and imports.
+    :ivar names: the names that definitions and imports bind in the module.
     :ivar imports: name -> the dotted paths that it may stand for, including imports inside functions.
-    :ivar stars: the modules from which everything is imported.
+    :ivar stars: the modules of ``from module import *``.
     """
 
     units: Mapping[str, Unit] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Module:
 
     @cached_property
     def inner(self) -> Mapping[str, Sequence[str]]:
-        """Map each class to the qualified names of its members, including the members of nested classes."""
+        """Return the members of each class: class -> qualified names, including the members of nested classes."""
         members: dict[str, list[str]] = {}
         for name in self.units:
             for place, letter in enumerate(name):
@@ -152,7 +152,7 @@ class Registration:
 
     :ivar registry: the expression that names the registry or its decorator, such as ``losses.register``.
     :ivar key: the key in lower case. For ``Loss.GRPO``, a member of an enumeration, it is ``grpo``.
-    :ivar member: the expression to which the key leads, such as ``losses.clip``.
+    :ivar member: the registered expression, such as ``losses.clip``.
     :ivar code: if the entry is a decorator, the syntax of the decorated function or class, without its name and its
         decorators; otherwise empty.
     :ivar unit: the name of the definition that contains the entry.
@@ -171,13 +171,13 @@ class Registration:
 
 @dataclass(frozen=True)
 class AtImport:
-    """What the import of a file does beyond defining names.
+    """The effects of importing a file, apart from defining names.
 
     :ivar effects: the syntax of module-level statements that may affect other code, each with its line. These are
         calls, assignments to attributes, star imports, and statements that rebind the name of a function. Definitions,
         constants and plain imports are left out, because they are compared at the boundaries that use them. Entries of
         registries are in ``registrations``. A file that cannot be parsed counts as one such statement.
-    :ivar registrations: the entries that the file adds to registries. If two have the same key, the last counts.
+    :ivar registrations: the entries that the file adds to registries. Of two with the same key, the last counts.
     :ivar imports: the syntax of its imports at module level, in order.
     """
 
@@ -187,7 +187,7 @@ class AtImport:
 
 
 def at_import(content: bytes) -> AtImport:
-    """Return what the import of a file does beyond defining names. No code runs."""
+    """Return the effects of importing a file, apart from defining names. The file is only parsed."""
     try:
         if len(content) <= LARGEST_SOURCE:
             body = syntax_of(content).body
@@ -200,7 +200,7 @@ def at_import(content: bytes) -> AtImport:
 
 
 def _registrations(node: ast.stmt) -> Iterator[Registration]:
-    """Yield the entries that a module-level statement adds to registries. The given syntax tree is modified."""
+    """Yield the entries that a module-level statement adds to registries. The syntax tree is modified."""
     if isinstance(node, (*_DEFINITIONS, ast.ClassDef)):
         calls = [each for each in node.decorator_list if isinstance(each, ast.Call) and _key(each.args[:1])]
         name, node.name, node.decorator_list = node.name, "", []
@@ -222,10 +222,10 @@ def _registrations(node: ast.stmt) -> Iterator[Registration]:
 
 
 def _entry(node: ast.stmt) -> tuple[ast.expr, ast.expr, ast.expr] | None:
-    """Return the registry, the key and the value that a statement adds to the registry.
+    """Return the registry, the key and the value that a statement adds to the registry; None for other statements.
 
     The statement has one of the forms ``TABLE["key"] = value``, ``TABLE.register("key", value)`` and
-    ``register("key")(value)``. Return None for any other statement.
+    ``register("key")(value)``.
     """
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
         target = node.targets[0]
@@ -258,7 +258,8 @@ def _is_path(node: ast.expr) -> bool:
 def _key(keys: Sequence[ast.expr]) -> str:
     """Return the first expression as a key of a registry, in lower case.
 
-    Return an empty string if it is neither a string nor an attribute, such as a member of an enumeration.
+    The expression must be a string or an attribute, such as a member of an enumeration. Otherwise return an empty
+    string.
     """
     first = keys[0] if keys else None
     if isinstance(first, ast.Constant) and isinstance(first.value, str):
@@ -306,7 +307,7 @@ def _patches(call: ast.Call) -> bool:
 
 
 def parse(content: bytes) -> Module:
-    """Parse a file, and return its definitions and imports. A file with a syntax error counts as one definition."""
+    """Return the definitions and imports of a file. A file with a syntax error counts as one definition."""
     try:
         return _read(content)
     except (SyntaxError, RecursionError, MemoryError):
@@ -351,11 +352,10 @@ def _collect(
     rest: list[ast.AST],
     fields: bool = False,
 ) -> None:
-    """Split the statements of a module or class into definitions, and add these to ``units``. Add all other statements
-    to ``rest``.
+    """Add the definitions in the body of a module or class to ``units``, and all other statements to ``rest``.
 
-    :param owner: the qualified name of the class with a dot at its end; empty for a module.
-    :param fields: whether annotated names are fields of a dataclass.
+    :param owner: the qualified name of the class, followed by a dot; empty for a module.
+    :param fields: True if annotated names are fields of a dataclass.
     """
     for node in body:
         if isinstance(node, _DEFINITIONS):
@@ -406,7 +406,7 @@ _SETS = ("names", "attributes", "chains", "decorators")
 
 
 def _put(units: dict[str, Unit], unit: Unit) -> None:
-    """Add a definition. If there is already one with the same name, merge both, because either may be used."""
+    """Add a definition. If two definitions have the same name, merge them, because either may be used."""
     before = units.get(unit.name)
     if before is not None:
         both = {name: getattr(before, name) | getattr(unit, name) for name in _SETS}
@@ -430,7 +430,7 @@ def _last(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-#: Functions that take the name of an attribute, or a key, as a string.
+#: Functions that take an attribute's name or a key as a string.
 _BY_TEXT = ("getattr", "hasattr", "setattr", "get")
 
 
@@ -464,7 +464,7 @@ _KEPT = 800
 
 
 class Modules(dict[str, Module]):
-    """The parsed files of a target by blob, cached below ``SENTINEL_HOME``.
+    """The parsed files of a target: blob -> module. They are cached below ``SENTINEL_HOME``.
 
     Each version of Python and of this parser has its own cache file.
     """

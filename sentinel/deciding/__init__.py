@@ -1,2 +1,2 @@
-"""Find the verdicts of recipes and laws: call the framework's function in a worker, check where its code came from, and
-compare the returned values."""
+"""Determine the verdicts of recipes and laws: call the framework's function in a worker, check where its code was
+loaded from, and compare the returned values."""

@@ -19,7 +19,7 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 
-#: A definition counts as moved if the old and the new one share at least this fraction of the lines of the longer one.
+#: A definition counts as moved if both versions share at least this fraction of the lines of the longer version.
 _NEAR_IDENTICAL = 0.9
 
 #: Maximum number of definitions of a name that are read. A hostile checkout may have any number of them.
@@ -28,16 +28,16 @@ _MOST = 20
 
 @dataclass(frozen=True)
 class Absence:
-    """A dotted path that an adapter uses and a checkout's source does not define.
+    """A dotted path that an adapter uses and that a checkout's source does not define.
 
-    :ivar needed: the whole path that the adapter names.
+    :ivar needed: the whole path, as the adapter writes it.
     :ivar name: the shortest prefix of this path that is missing.
-    :ivar place: the dotted path at which the name is defined instead; empty unless there is exactly one such place.
-    :ivar others: the number of places that define the name instead, if there are several; otherwise 0.
-    :ivar same: whether the definition there has nearly the same lines as at a revision where the adapter works; None if
-        no such revision is available.
+    :ivar place: the dotted path of the only other definition of the name; empty if there are none or several.
+    :ivar others: the number of other definitions of the name, if there are several; otherwise 0.
+    :ivar same: whether the definition at ``place`` has nearly the same lines as at a revision where the adapter works;
+        None if no such revision is available.
     :ivar depth: the number of names in the path after the module.
-    :ivar existed: whether an earlier commit of the mirror had the name; None if unknown.
+    :ivar existed: whether an earlier commit of the mirror defined the name; None if unknown.
     """
 
     needed: str
@@ -49,10 +49,10 @@ class Absence:
     others: int = 0
 
     def describe(self, hint: str = "") -> str:
-        """Return a sentence that names the missing path and says whether it was removed or moved.
+        """Return a sentence about the missing path, and about whether it was removed or moved.
 
-        :param hint: the worker's message, whose text after ``;`` names a similar definition. This text is appended if
-            no shorter prefix of the path is missing.
+        :param hint: the worker's message. Its text after ``;`` names a similar definition, and is appended if no
+            shorter prefix of the path is missing.
         """
         near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
         if self.others:
@@ -67,8 +67,8 @@ class Absence:
 
     @property
     def moved(self) -> dict[str, str]:
-        """Map the old dotted path and its module to the new path and module. The result is empty unless both
-        definitions have nearly the same code."""
+        """Return the moves from old to new dotted paths: of the definition and of its module. The result is empty
+        unless both definitions have nearly the same code."""
         modules = (path.rsplit(".", self.depth)[0] for path in (self.needed, self.place))
         return {self.needed: self.place, next(modules): next(modules)} if self.same else {}
 
@@ -79,7 +79,7 @@ def absence(
     """Return the first dotted path that an adapter uses but the checkout does not define; None if all are defined.
 
     :param option: an input for which the worker found no parameter.
-    :param older: checkouts at which the binding works. The code of a moved function is compared with the code there.
+    :param older: checkouts at which the binding works. A moved function is compared with its former code there.
     """
     imports = (binding.names(name) for name in binding.imports)
     for group in (binding.paths, *imports, *((name,) for name in binding.requires)):
@@ -161,7 +161,7 @@ def _text(file: str, checkout: Checkout) -> str:
 
 
 def _definition(text: str, names: Sequence[str]) -> list[str]:
-    """Return the lines of a function or class; empty if it does not exist.
+    """Return the lines of a function or class; empty if there is none with this name.
 
     :param names: its name, preceded by the names of the classes that contain it.
     """

@@ -1,4 +1,4 @@
-"""Ask a worker to run recipes on one checkout. Each recipe runs in two processes, under different conditions."""
+"""Send recipes to a worker for one checkout. Each recipe runs in two processes, under different conditions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sentinel.recipes.catalog import Adapter, Catalog
 from sentinel.targets import Binding
 from sentinel.worker.answers import Failed, Measured
 
-#: Time limit in seconds for one process that runs many recipes. If it is exceeded, each recipe runs in its own process.
+#: Time limit in seconds for one process that runs many recipes. After a timeout, each recipe runs in its own process.
 _ALL_TOGETHER = 20.0
 
 
 @dataclass(frozen=True)
 class Question:
-    """A recipe to run, with its adapter and contract. If the recipe has no expected values, ``law`` judges it."""
+    """A recipe to run, with its adapter and contract. Without expected values, ``law`` determines the verdict."""
 
     recipe: Recipe
     adapter: Adapter
@@ -38,7 +38,7 @@ class Question:
 
     @property
     def pull(self) -> int | None:
-        """The number of the pull request to fetch if the mirror lacks the commit."""
+        """Return the number of the pull request to fetch if the mirror lacks the commit; None if there is none."""
         return self.recipe.upstream.get("pull")
 
     @cached_property
@@ -47,7 +47,7 @@ class Question:
 
     @cached_property
     def request(self) -> Mapping[str, Any]:
-        """The request for the worker, as a JSON object."""
+        """Return the request for the worker, as a JSON object."""
         recipe, contract = self.recipe, self.contract
         return {
             "boundary": recipe.boundary,
@@ -62,14 +62,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of the two processes that ran a recipe.
+    """The results of the two processes that ran a recipe.
 
-    :ivar first: the answer that is judged.
-    :ivar second: the second process's observation, with the recipe's variant names; None if it returned none.
+    :ivar first: the first process's result, from which the verdict is determined.
+    :ivar second: the second process's observation, with the recipe's variant names; None if there is none.
     :ivar agree: whether both observations are equal bit by bit.
     :ivar refusal: why the second process returned no observation; empty if it returned one, or if there was no second
         process.
-    :ivar reordered: whether the second process, given permuted rows, returned equally permuted results.
+    :ivar reordered: True if permuting the rows in the second process permuted its results in the same way.
     :ivar seconds: the time that the processes took; if they ran several recipes, an equal share of this time.
     """
 
@@ -98,11 +98,11 @@ def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
 
 
 def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers | None]:
-    """Run many recipes in one process, then in a second process in the opposite order and with a different seed.
+    """Run many recipes in one process, and again in a second process, in the opposite order and with a different seed.
 
-    In the opposite order, each recipe has different predecessors. So if a recipe is affected by an earlier one, its two
-    answers differ. The result of a recipe is None if its two answers differ or a process ended early. The caller must
-    then run this recipe again, alone.
+    In the opposite order, each recipe has other predecessors. So if an earlier recipe affects it, its two results
+    differ. If they differ, or if a process ended early, the recipe's entry in the returned list is None. The caller
+    must then run this recipe again, alone.
     """
     began = time.monotonic()
     results: list[Answers | None] = [None] * len(questions)
@@ -132,7 +132,7 @@ def _drop_middles(indices: Sequence[int], questions: Sequence[Question]) -> list
     """Drop the middle recipe of each boundary that has an odd number of recipes.
 
     The middle recipe has the same number of predecessors in both orders. If the boundary's result depends on the number
-    of earlier calls, both runs would return the same wrong result, and nothing would show the dependence.
+    of earlier calls, both runs would return the same wrong result, so the dependence would go unnoticed.
     """
     of_boundary: dict[str, list[int]] = {}
     for index in indices:

@@ -1,4 +1,4 @@
-"""Judge a worker's answer by expected values or by a law, and check the verdict against the second process."""
+"""Determine the verdict of a worker's result from expected values or a law, and check it against the second process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.worker.answers import Failed, Reply
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, the comparisons that led to it, and ``outcome``: the measurement or the failure."""
+    """A verdict, with the comparisons behind it, and with the measurement or the failure (``outcome``)."""
 
     verdict: Verdict
     outcome: Measurement | Failure
@@ -25,7 +25,7 @@ class Judgement:
 
 
 def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, references: References) -> Judgement:
-    """Judge a worker's answer by the recipe's expected values. If it has none, judge by its law."""
+    """Determine a verdict from a worker's result, by the recipe's expected values or else by its law."""
     if isinstance(outcome, Failure):
         return Judgement(verdicts.of_failure(outcome), outcome)
     law, contract = question.law, question.contract
@@ -47,13 +47,13 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Return the judgement with the result of the repetition. If the second process's answer leads to another verdict,
+    """Return the judgement, confirmed by the second process. If the second process's result leads to another verdict,
     the verdict becomes ``inconclusive (unsteady)``."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement
     if answers.second is None:
-        if not answers.refusal:  # no second answer was requested
+        if not answers.refusal:  # the recipe was run only once
             return judgement
         return replace(judgement, verdict=_unsteady(f"the call failed: {answers.refusal}"))
     measured = replace(measured, reordered=answers.reordered)
@@ -80,7 +80,7 @@ def _unsteady(what: str) -> Verdict:
 
 
 def _consult(question: Question, references: References) -> Observation | Failure:
-    """Return the values that the contract's oracle computes for each variant of the recipe."""
+    """Return the oracle's values for each variant of the recipe, or its failure."""
     calls = {name: {"inputs": dict(inputs)} for name, inputs in question.recipe.variants.items()}
     reply = references.consult({**question.request, "calls": calls})
     replies = {"": Reply(refused=reply)} if isinstance(reply, Failed) else reply.answers
@@ -92,7 +92,7 @@ def _consult(question: Question, references: References) -> Observation | Failur
 
 
 def _case_of(question: Question, law: Law, loaded: Loaded, references: References) -> Case | Failure:
-    """Return the case for a law: the observation, side effects, and the result of the second implementation."""
+    """Return the data that a law checks: the observation, side effects, and the second implementation's results."""
     recipe, binding = question.recipe, question.binding
     if binding is None or (law.twin and not binding.twins):
         return Failure("law", f"the adapter names no second implementation (`twins`) of {recipe.boundary}")

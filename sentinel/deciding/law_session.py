@@ -19,7 +19,7 @@ from sentinel.worker.client import Session, TargetProcess, WorkerError
 class References:
     """Worker sessions that compute oracle values. Each thread uses its own session.
 
-    No session runs a target's code, so calls cannot affect each other. All searches of a run use the same sessions.
+    These sessions run no code of a target, so calls cannot affect each other. All searches of a run share the sessions.
     """
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
@@ -27,9 +27,9 @@ class References:
         self._idle: list[Session] = []
 
     def consult(self, request: Mapping[str, Any]) -> Replies | Failed:
-        """Return the worker's answer to a request.
+        """Send a request to an oracle session, and return the reply.
 
-        If the session ends, for example because it was killed from outside, send the request to another one. If the
+        If the session ends, for example because it was killed from outside, send the request to another session. If the
         third session ends too, return a failure of the kind ``harness``.
         """
         for last in (False, False, True):
@@ -64,7 +64,7 @@ class References:
 
 
 class Undecidable(Exception):
-    """Raised if a boundary cannot be called at this revision, or if its oracle fails; carries the worker's failure."""
+    """Raised if a boundary cannot be called at this revision, or if its oracle fails. It has the worker's failure."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.reason)
@@ -72,10 +72,10 @@ class Undecidable(Exception):
 
 
 class Hangs:
-    """The boundaries of one revision that hung during this run. They are not called again.
+    """A record of the boundaries of one revision that hung during this run. They are not called again.
 
-    A boundary that hung in a call with :data:`SETTINGS` is not called again with settings, because perhaps no caller
-    ever sets them. Other calls of it are still made.
+    If a boundary hung in a call with :data:`SETTINGS`, only its calls with settings are skipped later, because perhaps
+    no caller sets them.
 
     :ivar with_settings: the boundaries that hung in a call with settings, each with the failure of this call.
     """
@@ -87,7 +87,7 @@ class Hangs:
     def note(self, boundary: str, reason: str, imported: bool = False) -> None:
         """Record a boundary that hung.
 
-        If ``imported`` is set, the import of its module hung, and all boundaries of this module are recorded.
+        :param imported: True if the import of its module hung. Then all boundaries of this module are recorded.
         """
         names = boundary.split(".")
         end = next((place for place, name in enumerate(names) if name[:1].isupper()), len(names) - 1)
@@ -107,7 +107,7 @@ class Subject:
 
     :ivar contract: its contract, narrowed to the inputs that the boundary accepts.
     :ivar laws: the laws that it must satisfy, in the contract's order.
-    :ivar name: its dotted path; with the contract in brackets if an earlier binding has the same path.
+    :ivar name: its dotted path, followed by the contract in brackets if an earlier binding has the same path.
     """
 
     binding: Binding
@@ -130,14 +130,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of one law on one scenario.
+    """The result of checking one law on one scenario.
 
     :ivar variants: the scenario's variants; the first is the scenario itself.
-    :ivar case: the case that the law judged; None if the law was not checked.
+    :ivar case: the inputs and results that the law checked; None if the law was not checked.
     :ivar inapplicable: why the law does not apply to the scenario; empty if it applies.
     :ivar answered: whether at least one call returned an observation.
-    :ivar refused: the exception that a call raised; empty if none did. An exception is not a violation, because users
-        notice it.
+    :ivar refused: the exception that a call raised; empty if no call raised. An exception is not a violation, because
+        users notice it.
     :ivar refusal: the kind of failure that ``refused`` describes (``raised``, ``drift``, ``crash``, ...).
     :ivar unknown_input: the input for which the boundary has no parameter at this revision, if this caused the failure.
     """
@@ -153,28 +153,28 @@ class Trial:
     answered: bool = False
 
 
-#: What an answer contains in addition to the observations. False: nothing. True: the functions that ran. ``"lines"``:
-#: pairs of lines that ran one after the other. A mapping: which of the given ``lines`` ran; with the key ``beside``,
-#: also what the boundary and the functions listed there returned.
+#: What a reply contains besides observations. False: nothing. True: the functions that ran. ``"lines"``: pairs of lines
+#: that ran one after the other. A mapping: which of the lines under its key ``lines`` ran; and, if it has the key
+#: ``beside``, what the boundary and the functions under this key returned.
 Description = bool | Literal["lines"] | Mapping[str, Any]
 
-#: The key in a call's inputs for options to set. They override the values that the adapter gives.
+#: A key in a call's inputs. Its value has options to set, which override the adapter's values.
 SETTINGS = "settings"
 
-#: A law, and the variants of a scenario that the law compares. The first variant is the scenario itself.
+#: A law, and the variants of a scenario that it compares. The first variant is the scenario itself.
 Plan = tuple[Law, Mapping[str, Inputs]]
 
 
 class LawSession:
-    """Calls a boundary in a worker session. If a call ends the session, the next call starts a new one.
+    """Calls boundaries in a worker session. If a call ends the session, the next call starts a new one.
 
     Methods raise :class:`Undecidable` if the boundary cannot be called at this revision, or if the oracle fails.
 
     :param target: returns the target process.
     :param references: the oracle's sessions.
-    :param explain: adds advice for the user to a worker's failure, and returns the failure.
+    :param explain: returns a worker's failure with advice for the user.
     :param hangs: the boundaries of this revision that hung.
-    :param redirects: boundary -> the dotted path of the function that a registry has in its place.
+    :param redirects: boundary -> the dotted path of the function to call instead, because a registry has replaced it.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class LawSession:
     def redirected(self, redirects: Mapping[str, str]) -> LawSession:
         """Return a new law session that calls the function at the given path in place of a boundary.
 
-        The worker uses the path only if a registry of the framework has the function there.
+        The worker uses the path only if a registry of the framework refers to the function there.
         """
         return LawSession(self._target, self._references, self._explain, self._hangs, redirects)
 
@@ -240,12 +240,12 @@ class LawSession:
                     consultations[name] = {"inputs": dict(inputs)}
         answer, reference = self._ask(subject, calls, consultations, describe, scenario_inputs)
         return [
-            _look(law, subject.contract, variants, names_of_plan, answer, reference, coarsest)
+            _judge_plan(law, subject.contract, variants, names_of_plan, answer, reference, coarsest)
             for (law, variants), names_of_plan in zip(plans, names)
         ]
 
     def observe(self, subject: Subject, calls: Mapping[str, Inputs], scenario_inputs: Sequence[str]) -> dict[str, Any]:
-        """Call the boundary once for each of these inputs, and return the observations.
+        """Call the boundary on these inputs, and return the observation of each call.
 
         :raises Undecidable: if a call returns no observation.
         """
@@ -273,12 +273,12 @@ class LawSession:
         return _observations(self.references(subject, calls))
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
-        """Return the oracle's reply to each call: an observation, or the reason of a failure."""
+        """Return the oracle's reply to each call: an observation or a failure."""
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
         return self._consult({**_request(subject), "calls": plain})
 
     def find(self, subject: Subject) -> Claim:
-        """Return where the worker found the boundary (file and line), without calling it."""
+        """Return where the worker found the boundary: its file and line. The boundary is not called."""
         claim = self._ask(subject, {}, {}, False)[0].provenance
         if claim is None:
             raise Undecidable(Failed("crash", "the worker session did not report where it found the boundary"))
@@ -337,11 +337,11 @@ class LawSession:
 
 
 class AlteredSession(LawSession):
-    """A law session in which the values of expressions in the framework's code are changed.
+    """A law session that changes the values of expressions in the framework's code while it runs.
 
     If a call hangs because of such a change, the boundary is not recorded as hanging.
 
-    :param altered: the expressions and the change, as :class:`sentinel.worker.altering.Altering` takes it.
+    :param altered: the expressions and the change, in the form of :class:`sentinel.worker.altering.Altering`.
     """
 
     def __init__(self, session: LawSession, altered: Mapping[str, Any]) -> None:
@@ -362,7 +362,7 @@ class AlteredSession(LawSession):
 class LineSession(LawSession):
     """A law session that records which lines ran.
 
-    :ivar jumps: file -> pairs of lines that ran one after the other. A negative line begins or ends a code object.
+    :ivar jumps: file -> pairs of lines that ran one after the other. A negative number is an entry or exit of code.
     :ivar turned: file, relative to an import root -> the lines that ran in calls of :meth:`turn`.
     """
 
@@ -420,7 +420,7 @@ def _request(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _look(
+def _judge_plan(
     law: Law,
     contract: Contract,
     variants: Mapping[str, Inputs],
@@ -435,7 +435,7 @@ def _look(
         part = answer.answers[name]
         refusal = part.refused or (part.effects.get("refused") if law.watches else None)
         if refusal or part.observation is None:
-            refusal = refusal or Failed("crash", "a call without an observation")
+            refusal = refusal or Failed("crash", "the call returned no observation")
             return Trial(
                 variants,
                 refused=refusal.reason,
@@ -462,9 +462,8 @@ def _look(
 
 
 def widen(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """Convert the variants to float64. Return the converted variants, and the least precise of the original dtypes.
-
-    Return None if there is nothing to convert.
+    """Return the variants in float64, and the least precise of their original dtypes; None if there is nothing to
+    convert.
 
     Masks keep their dtype, because ``mask.sum() + 1e-8`` differs between float32 and float64.
     """

@@ -1,4 +1,4 @@
-"""Define a target that is ready for a search."""
+"""Define a framework at one revision that a search can call."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.answers import WorkerKind
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
-#: Verdicts that are not conclusive: they show neither that a bug is present nor that it is absent.
+#: Verdicts that are not conclusive: the bug may be present or absent.
 UNDECIDED = ("inconclusive", "unavailable")
 
-#: Kinds of failure: why there is no measurement, or why a measurement leads to no verdict. The evidence schema has the
-#: same list.
+#: Kinds of failure: why there is no measurement, or why a measurement leads to no verdict. The schema of evidence files
+#: has the same list.
 Kind = Literal[WorkerKind, "ambiguous", "law", "ref", "unsteady"]
 
 #: Variant -> observed key -> value. A scenario without variants has a single variant, whose name is ``""``.
@@ -49,11 +49,11 @@ class Measurement:
 
     :ivar oracle: the contract's float64 reference on the same inputs, if a law needs it.
     :ivar ghosts: the missing third-party modules that the boundary's module imports.
-    :ivar questions: the files and names that were looked up in the checkout; None if lookups were not traced.
+    :ivar questions: the files and names that the code looked up in the checkout; None if this was not traced.
     :ivar repeated: the result of the repetition (see :mod:`sentinel.deciding.repetition`): ``same values``, or ``same
-        verdict`` if other values led to the same verdict. Empty if there was no repetition, or if it allows no
-        conclusion.
-    :ivar reordered: whether the repetition, given permuted rows, returned equally permuted results.
+        verdict`` if other values led to the same verdict. Empty if there was no repetition, or if it was not
+        conclusive.
+    :ivar reordered: True if permuting the rows in the repetition permuted its results in the same way.
     """
 
     observation: Observation
@@ -86,7 +86,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Environment:
-    """The versions of Python and packages, and the settings, on which numeric results may depend.
+    """The versions of Python and packages, and the settings, that may affect numeric results.
 
     :ivar flags: environment variables and switches that change results, such as ``TORCHDYNAMO_DISABLE``.
     """
@@ -105,11 +105,10 @@ class Environment:
 class Comparison:
     """The comparison of an observed value with the expected values.
 
-    :ivar key: the address in the recipe: ``loss``, ``baseline.advantages``, ``difference(outlier,
-        baseline).advantages``.
+    :ivar key: the key in the recipe: ``loss``, ``baseline.advantages``, ``difference(outlier, baseline).advantages``.
     :ivar unpatched, fixed: the expected values (None if the recipe has none for this key).
     :ivar matches_unpatched, matches_fixed: None if the recipe has no expected value.
-    :ivar detail: the element that differs, with the difference and the tolerance.
+    :ivar detail: a text about the element that differs, with the difference and the tolerance.
     """
 
     key: str
@@ -132,14 +131,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict with everything that led to it. Reports are made from decisions only.
+    """A verdict with all data behind it. Reports are written from decisions only.
 
     :ivar expect: the verdict that the recipe's pin expects at this ref; None if there is no such pin.
     :ivar law: the law on which the verdict depends, if the recipe has no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file; empty if the recipe uses none.
     :ivar subject: the name of the folder with a law's evidence (:attr:`~sentinel.deciding.law_session.Subject.name`).
-    :ivar seconds: the time for reaching the verdict, without the time for the checkout and for importing torch.
-        Evidence does not contain it.
+    :ivar seconds: the time for determining the verdict, without the checkout and the import of torch. Evidence files do
+        not contain it.
     """
 
     recipe: Recipe
@@ -164,5 +163,5 @@ class Decision:
 
     @property
     def law_alone(self) -> bool:
-        """Return True if the decision is about a law in a search, and not about a recipe."""
+        """Return True if the decision is about a law that a search checked, False if it is about a recipe."""
         return bool(self.law) and not self.recipe.bug_id

@@ -1,4 +1,4 @@
-"""Manage a run's worker processes: a preloader per Python, a process per checkout, an oracle per target."""
+"""Manage the worker processes of a run: a preloader per Python, a process per checkout, an oracle per target."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Failure = TypeVar("_Failure", Failed, Failure)
 
 
 class Processes:
-    """Starts each worker process when it is first needed, and reuses it. All methods are thread-safe.
+    """The worker processes of a run. Each is started when it is first needed, and reused. All methods are thread-safe.
 
     :param options_for: target -> its own options (``--sentinel-python``). All other targets use ``options``.
     """
@@ -76,8 +76,7 @@ class Processes:
         return Environment(**words, device=options.device, sandbox=preloader.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
-        """Return the failure. If an import failed, the reason also names the missing packages and how to install
-        them."""
+        """Return the failure. If an import failed, add the missing packages and how to install them to its reason."""
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
@@ -98,8 +97,8 @@ class Processes:
             loaded = self._loaded.get((target.name, ref))
             if loaded is None:
                 preloader = self.preloader(target.name)
-                # A release may lack a root, because the root is released separately. Leave such a root out of the
-                # target's own packages, so that a stub module may replace it.
+                # A release may lack a package root that is released separately. Such a root does not count as the
+                # target's own package, so that a stub module may replace it.
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
                     lambda: preloader.target(checkout, packages, target.stub_versions, target.preload),
@@ -114,7 +113,7 @@ class Processes:
             return loaded
 
     def hold(self, target: str, ref: Ref) -> None:
-        """Keep the process of a target at a ref running until :meth:`release`, because a search uses its sessions."""
+        """Do not end the process of a target at a ref before :meth:`release`, because a search uses its sessions."""
         with self._lock:
             self._searches.add((target, ref))
 
@@ -132,7 +131,7 @@ class Processes:
         self.discard(target, ref)
 
     def references(self, target: str) -> References:
-        """Return the sessions that compute oracle values for a target."""
+        """Return the oracle sessions of a target."""
         with self._lock:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
@@ -167,8 +166,8 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]) -> str:
-    """Return the pip commands that install these packages: one for the extra of Sentinel that contains the largest
-    number of them, and one for the rest."""
+    """Return the pip commands that install these packages: one for the extra of Sentinel that contains most of them,
+    and one for the rest."""
     extras: dict[str, set[str]] = {}
     own = {"targets", *targets}
     with suppress(metadata.PackageNotFoundError):  # Sentinel runs from its sources, without being installed
@@ -194,7 +193,7 @@ def _found_elsewhere(packages: Sequence[str]) -> list[str]:
 
 
 def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
-    """Return the files that worker processes may read, and the folders that are hidden from them.
+    """Return the files that worker processes may read, and the folders that they must not see.
 
     :param packages: packages that the targets preload. If such a package is an editable install, its folder is
         readable. The folders of all other editable installs are not.
@@ -234,7 +233,8 @@ class Loaded:
         :param keep: called with the files that importing the modules compiled.
         :param hangs: the boundaries of this revision that hung. This record outlives the process.
         :param ahead: whether modules are imported before probes are forked. It must be False with a GPU: if importing a
-            module initialises the GPU, forks of the process cannot use it. Each probe then imports the modules itself.
+            module initialises the GPU, forks of the process cannot use the GPU. Each probe then imports the modules
+            itself.
         """
         self._fork = fork
         self._keep = keep
@@ -246,7 +246,7 @@ class Loaded:
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> Failed | None:
-        """Import the modules of a boundary, once. Return a failure if the import ended the process."""
+        """Import the modules of a boundary once. Return a failure if an import ended the process; otherwise None."""
         key = boundary, contract
         if self._ahead and key not in self._imports and self.hangs.failure(boundary) is None:
             binding = self._target.binding(boundary, contract)
@@ -258,7 +258,7 @@ class Loaded:
         return self._imports.get(key)
 
     def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
-        """Use the new paths of functions and modules that have moved, in all later calls."""
+        """Make all later calls use the new paths of functions and modules that have moved."""
         self._moved.update(moved)
         self._load([*moved.values()], contract, contract_file)
 
@@ -270,14 +270,14 @@ class Loaded:
         return None
 
     def alive(self) -> TargetProcess:
-        """Return the process. If an import ended it, start a new one; the next probe then reports the reason."""
+        """Return the process. If an import has ended it, start a new one, whose next probe reports the reason."""
         if self.process.dead is not None:
             self.process = self._fork()
         return self.process
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process, and return their answers; empty if the process ended before it answered
-        all."""
+        """Run several probes in one process, and return their results; empty if the process ended before the last
+        result."""
         for request in requests:
             self.load(request["boundary"], request["contract"], request["contract_file"])
         return self.alive().probes(requests, timeout)

@@ -1,6 +1,6 @@
 """Check that the function that a worker measured was loaded from an unchanged file of the checkout.
 
-A path that a worker names is never opened, and a checkout's source is parsed only in a contained process. The evidence
+A path from a worker is never opened, and a checkout's source is parsed only in a contained process. The evidence file
 has the function's dotted path, its file and the file's blob id. ``docs/SECURITY.md`` explains what they prove.
 """
 
@@ -19,10 +19,10 @@ from sentinel.worker import codes, versions
 from sentinel.worker.answers import Claim, Failed, Measured
 from sentinel.worker.client import TargetProcess
 
-#: Time limit in seconds for parsing one file: twenty times the time for the largest module of a framework.
+#: Time limit in seconds for parsing one file: twenty times what the largest module of a framework takes.
 _PATIENCE = 20.0
 
-#: The size of the cache of parsed sources.
+#: Maximum number of parsed sources in the cache.
 _MOST_KNOWN = 256
 
 
@@ -54,7 +54,7 @@ class Sources:
         """
         key = sha256(source).digest()
         outcome = self._outcomes.get(key) or self._ask(source)
-        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # these failures would recur
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # a second attempt would fail too
             self._outcomes[key] = outcome
             if len(self._outcomes) > _MOST_KNOWN:
                 self._outcomes.pop(next(iter(self._outcomes)), None)
@@ -79,7 +79,7 @@ class NotProvenError(Exception):
 def read_answer(
     answer: Measured | Failed, checkout: Checkout, sources: Sources, requires: Iterable[str] = ()
 ) -> Measurement | Failure:
-    """Check that a worker's answer comes from the checkout's code. Return the answer as a measurement or a failure."""
+    """Check that a worker's result comes from the checkout's code. Return the result as a measurement or a failure."""
     try:
         if isinstance(answer, Failed):
             return failure_of(answer, checkout, sources, requires)
@@ -122,7 +122,7 @@ def failure_of(
     The source contradicts *not in this version* if it defines every name in ``requires`` and at least one of ``paths``.
 
     :param requires: the names that the recipe or binding needs.
-    :param paths: the dotted paths of the boundary; empty to check ``requires`` only.
+    :param paths: the dotted paths of the boundary; empty to check only ``requires``.
     """
     kind, reason = failure.kind, failure.reason
     # If the boundary was found, the adapter reported a missing option or estimator, which the source cannot confirm.
@@ -154,10 +154,10 @@ def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> boo
 def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
     """Return True if a checkout's source defines a dotted path.
 
-    The path names a module, a name in a module, or a class field. With ``(parameter)`` at the end it names a parameter.
-    Imports are followed; inherited names are not found.
+    The path is that of a module, of a name in a module, or of a class field. With ``(parameter)`` at the end, it is
+    that of a parameter. Imports are followed; inherited names are not found.
 
-    :param trail: the paths whose imports led here. They are not followed again.
+    :param trail: the paths whose imports led to this path. They are not followed again.
     """
     place = module_in(path.partition("(")[0], checkout)
     if place is None or path in trail:
@@ -180,7 +180,8 @@ def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str
 
 
 def module_in(path: str, checkout: Checkout) -> tuple[str, str] | None:
-    """Return the longest prefix of a dotted path that is a module of the checkout, and the module's file."""
+    """Return the longest prefix of a dotted path that is a module of the checkout, and its file; None if there is
+    none."""
     blobs, parts = files(checkout), path.split(".")
     for end in range(len(parts), 0, -1):
         for root in checkout.import_roots:

@@ -1,7 +1,7 @@
 """Run a recipe again in another process, with changes that must not affect the verdict.
 
-The repetition uses another seed, another order of the variants, and random names for them. If a law of the contract
-says that the order of rows does not matter, each variant is also tried with its rows in a random order.
+The repetition uses another seed, another order of the variants, and random variant names. If the contract has the law
+``order_does_not_matter``, each variant is also tried with its rows in a random order.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ class Repetition:
         return {name: answers[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Return True if, for every variant with permuted rows, the results are permuted in the same way as the
-        rows."""
+        """Return True if permuting the rows of every variant permuted the results in the same way."""
         answers = self._by_name(observation)
         verdicts = []
         for name, variants in self.reordered.items():

@@ -53,20 +53,20 @@ def runner_of(
 
 @dataclass(frozen=True)
 class Job:
-    """A recipe to run at a ref. ``expect`` is the verdict that the recipe's pin expects, or None."""
+    """A recipe to run at a ref. ``expect`` is the verdict that the recipe's pin expects, if any."""
 
     recipe: Recipe
     ref: Ref
     expect: str | None = None
 
 
-#: Identifies a job in a run: bug id, file, ref.
+#: The identity of a job in a run: bug id, file, ref.
 _Key = tuple[str, str, Ref]
 
 #: Maximum number of recipes that one process runs.
 _TOGETHER = 32
 
-#: If a revision lacks a function, the function's former code is looked up at no more than this many pins.
+#: If a revision lacks a function, the function's former code is read at this many pins at most.
 _KNOWN = 3
 
 
@@ -104,7 +104,7 @@ class Runner:
     def plan(self, jobs: Sequence[Job]) -> None:
         """Start to run these jobs in the background, in their order.
 
-        One thread runs all jobs of a checkout. There is at most one thread per core.
+        All jobs of a checkout run in one thread. There is at most one thread per core.
         """
         groups: dict[tuple[str, Ref], list[Job]] = {}
         for job in jobs:
@@ -117,7 +117,7 @@ class Runner:
             self._pool.submit(self._decide_group, group, promises)
 
     def decide(self, job: Job) -> Decision:
-        """Return a job's decision. Wait for it if the job was given to :meth:`plan`; otherwise run the job now."""
+        """Return a job's decision. If the job was given to :meth:`plan`, wait for it; otherwise run the job now."""
         promise = self._planned.pop(_key(job), None)
         return promise.result() if promise is not None else self._decide(job)
 
@@ -194,7 +194,7 @@ class Runner:
     def _read(
         self, question: Question, answer: Measured | Failed, checkout: Checkout, lack: Absence | None
     ) -> Measurement | Failure:
-        """Check a worker's answer, and return it as a measurement of the checkout's code or as a failure."""
+        """Check a worker's result, and return it as a measurement of the checkout's code or as a failure."""
         target = question.recipe.target
         outcome = read_answer(answer, checkout, self._processes.sources(target), question.recipe.requires)
         if lack is not None and isinstance(answer, Failed):
@@ -202,7 +202,7 @@ class Runner:
         return self._processes.explain(target, outcome) if isinstance(outcome, Failure) else outcome
 
     def calls(self, job: Job) -> Mapping[str, Any]:
-        """Return the recorded calls of the framework's function, by variant (:mod:`sentinel.worker.recording`).
+        """Return the recorded calls of a job's boundary: variant -> calls (:mod:`sentinel.worker.recording`).
 
         The result is empty if the boundary cannot be called at this revision.
         """
@@ -225,14 +225,14 @@ class Runner:
         return self._open_checkout(self._catalog.adapters[target].target, ref, pull)
 
     def require_python(self, target: str) -> None:
-        """Start the interpreter in which a target is probed.
+        """Start the Python interpreter in which a target is called.
 
-        :raises SentinelError: if it does not start, or lacks torch or numpy.
+        :raises SentinelError: if the interpreter does not start, or lacks torch or numpy.
         """
         self._processes.environment(target)
 
     def open_target(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> OpenTarget:
-        """Import the modules of these bindings at a ref, so that a search can call them."""
+        """Import the modules of these bindings at a ref, and return the target, ready for a search."""
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
@@ -285,7 +285,7 @@ class Runner:
                 yield self.checkout(target, ref)
 
     def follow(self, target: str, ref: Ref, moved: Mapping[str, str], contract: str) -> None:
-        """Use the new paths of functions and modules that have moved, in all later calls at a ref."""
+        """Make all later calls at a ref use the new paths of functions and modules that have moved."""
         loaded = self._processes.loaded(self._catalog.adapters[target].target, ref, self.checkout(target, ref))
         loaded.follow(moved, contract, self._catalog.contracts[contract].file)
 

@@ -1,4 +1,4 @@
-"""Turn the user's settings into options for worker processes and into a function that opens checkouts."""
+"""Convert the user's settings to options of worker processes, and to a function that opens checkouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_availabl
 
 
 def opener(settings: Settings, notify: Progress | None = None, store: MirrorStore | None = None) -> OpenCheckout:
-    """Return a function that opens checkouts, with the user's mirrors, URLs and interpreters."""
+    """Return a function that opens checkouts according to the user's mirrors, URLs and interpreters."""
     store = store or MirrorStore()
 
     def opened(target: Target, ref: Ref, pull: int | None) -> Checkout:

@@ -1,4 +1,4 @@
-"""Derive a verdict from observed and expected values. No other module compares numbers with a recipe."""
+"""Determine a verdict from observed and expected values. No other module compares numbers with a recipe."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sentinel.recipes.addresses import parse_address
 from sentinel.values.closeness import minus, mismatch
 from sentinel.values.tolerance import Tolerance
 
-#: Kinds of failure that this machine causes: it does not have the revision or the required Python.
+#: Kinds of failure that this machine causes, because it does not have the revision or the required Python.
 NOT_HERE = ("ref", "python")
-#: Kinds of failure that make a ref ``unavailable`` instead of ``inconclusive``.
+#: Kinds of failure for which the verdict is ``unavailable`` instead of ``inconclusive``.
 UNAVAILABLE = (*NOT_HERE, "not-in-this-version")
 
 
@@ -103,7 +103,7 @@ _MISSING = object()
 
 
 def _reach(value: Any, parts: Sequence[str]) -> Any:
-    """Look up a dotted key in a value. Return :data:`_MISSING` if the value has no such key.
+    """Return the value at a dotted key in a value; :data:`_MISSING` if there is none.
 
     Keys may contain dots: ``gradients.output.values`` is the key ``output.values`` of ``gradients``.
     """

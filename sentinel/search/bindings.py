@@ -1,4 +1,4 @@
-"""Find the functions that an adapter binds, in a git tree or a checkout. Files are parsed, and no code runs."""
+"""Find the functions that an adapter binds, in a git tree or a checkout. Files are only parsed; no code runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Name:
 
     :ivar kind: ``function``, ``class``, ``import`` or ``value``.
     :ivar span: the first line, including decorators, and the last line.
-    :ivar leads: the dotted paths to which it refers, as written: the imported or assigned name, or a class's bases.
+    :ivar leads: the dotted paths to which it refers, as written: an imported or assigned name, or a class's bases.
     :ivar names: the names that a class defines in its body.
     """
 
@@ -55,7 +55,7 @@ def syntax_of(content: str | bytes) -> ast.Module:
                 gc.enable()
 
 
-#: Before Python 3.11.8, parsing raises SystemError if a garbage collection runs code meanwhile (gh-106905).
+#: Before Python 3.11.8, parsing raises SystemError if garbage collection runs code during parsing (gh-106905).
 _PARSING = threading.Lock()
 
 
@@ -63,7 +63,7 @@ def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
     """Return the names that a block of statements defines, including those under a condition.
 
     If a name is defined several times, the last definition counts. A definition in an ``except`` block counts only if
-    the rest of the ``try`` statement does not define the name.
+    no other part of the ``try`` statement defines the name.
     """
     names: dict[str, Name] = {}
     for node in body:
@@ -107,9 +107,9 @@ def span_of(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
 
 
-#: A new function may be the new name of a removed one if the similarity of their code is at least this (from 0 to 1).
+#: Minimum similarity (0 to 1) of the code of a removed function and a new one that may be the same function renamed.
 ALIKE = 0.5
-#: Maximum number of imports and base classes that are followed from one name, because imports can be circular.
+#: Maximum number of imports and base classes that are followed from one name. Imports can be circular.
 _FAR = 8
 
 
@@ -133,11 +133,11 @@ class Definition:
 
 @dataclass(frozen=True)
 class Sighting:
-    """Whether a binding's function exists at one commit, and where.
+    """The result of looking up a binding's function at one commit.
 
     :ivar definition: the function's definition, found under one of the binding's names; None if there is none.
-    :ivar lacks: the first entry of ``requires`` that this version does not have.
-    :ivar needs: the first module of ``imports`` that this version does not have.
+    :ivar lacks: the first entry of ``requires`` that this version does not have; empty if it has all.
+    :ivar needs: the first module of ``imports`` that this version does not have; empty if it has all.
     """
 
     definition: Definition | None = None
@@ -160,7 +160,7 @@ class Trees(Protocol):
 class Definitions:
     """Looks up dotted paths in git trees. Each file is parsed once.
 
-    :param module: returns the names that a blob defines. Pass it if the caller has parsed the files already.
+    :param module: returns the names that a blob defines, for callers that have parsed the files already.
     """
 
     def __init__(
@@ -191,8 +191,8 @@ class Definitions:
         return definition and Definition(path, definition.file, definition.blob, definition.name)
 
     def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
-        """Return the longest prefix of a dotted path that is a module, and the module's file. Return ``("", None)`` if
-        no prefix is a module."""
+        """Return the longest prefix of a dotted path that is a module, and its file as ``(path, blob)``; ``("", None)``
+        if there is none."""
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:end])
@@ -235,7 +235,7 @@ class Definitions:
         return next(filter(None, bases), None)
 
     def file(self, tree: str, module: str) -> tuple[str, str] | None:
-        """Return the path and the blob hash of the source file of a module, or None."""
+        """Return the path and blob hash of the source file of a module; None if there is none."""
         package, *rest = module.split(".")
         if package not in self._roots:
             return None
@@ -270,7 +270,7 @@ class Definitions:
 
 
 class CheckoutTrees:
-    """The files of a checkout, read like a git tree.
+    """The files of a checkout, with the interface of a git tree.
 
     A checkout is a single tree, so :meth:`at` ignores ``tree``, and :meth:`folder` takes a path.
     """
@@ -299,7 +299,7 @@ class CheckoutTrees:
         return self.content(self._files[name])
 
     def content(self, file: str) -> bytes:
-        # Read one byte more than the limit, so that the caller notices when a source is too large.
+        # Read one byte more than the limit, so that the caller can detect a source that is too large.
         return read_source(str(self._base / file), LARGEST_SOURCE + 1)
 
 
@@ -310,8 +310,8 @@ def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
 
 
 def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """Return the first entry of ``requires`` and the first entry of ``imports`` that the tree does not have. Each is an
-    empty string if no entry is missing."""
+    """Return the first entry of ``requires`` and the first of ``imports`` that the tree does not have; empty strings if
+    none is missing."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))
@@ -319,7 +319,7 @@ def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tup
 
 
 def absolute(path: str, module: str, file: str) -> str:
-    """Return the absolute form of a dotted path in an import statement."""
+    """Convert a dotted path in an import statement to an absolute path."""
     dots = len(path) - len(path.lstrip("."))
     if not dots:
         return path

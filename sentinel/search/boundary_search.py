@@ -1,8 +1,8 @@
-"""Search one boundary: draw scenarios, check all its laws on each, and shrink failures with Hypothesis.
+"""Search one boundary: draw scenarios, check all laws of the boundary on each, and shrink failures with Hypothesis.
 
 The sequence of scenarios depends only on the boundary and the seed, so a short search is a prefix of a longer one. The
-sequence consists of rounds of :data:`ROUND` scenarios, and each round is a Hypothesis run with its own seed. To shrink
-a violation, its round is drawn again up to the violation's place, and Hypothesis continues from there.
+sequence consists of rounds of :data:`ROUND` scenarios. Each round is a Hypothesis run with its own seed. To shrink a
+violation, its round is drawn again up to the violation, and Hypothesis continues from there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ATTEMPTS = 2
 
 _ALONE = "the scenario has no second variant to compare with"
 
-#: The reason why a law does not judge a scenario if known bugs may affect every key that the law compares.
+#: The reason why a law does not judge a scenario in which known bugs may affect every key that the law compares.
 EXPLAINED = "known bugs affect every output that the law compares"
 
 
@@ -63,12 +63,12 @@ class Drawn:
         contract, binding = self.subject.contract, self.subject.binding
         if law.twin and not binding.twins:
             variants = {name: inputs for name, inputs in variants.items() if name != law.twin}
-        # A recipe may state values that differ from those that a dialect prescribes. Its variants stay as they are.
+        # A recipe's values may differ from those that a dialect prescribes. Its variants are not changed.
         if with_dialects(contract, binding, dict(self.inputs)) != self.inputs:
             return variants if len(variants) > 1 else _ALONE
-        # A variant may change an option so that a dialect applies. Therefore, set the values that dialects prescribe in
-        # each variant. If this changes nothing, keep the same object, because the law session makes only one call for
-        # the same object, even if several laws use it.
+        # A variant may change an option so that a dialect applies. Therefore, set the prescribed values in each
+        # variant. If this changes nothing, keep the same object: the law session makes only one call for all laws that
+        # use it.
         stated = {name: with_dialects(contract, binding, dict(inputs)) for name, inputs in variants.items()}
         variants = {name: inputs if inputs == stated[name] else stated[name] for name, inputs in variants.items()}
         return variants if len(variants) > 1 else _ALONE
@@ -78,15 +78,15 @@ class Drawn:
 class Finding:
     """A scenario that breaks a law.
 
-    :ivar trial: the calls that showed the violations; after confirmation, the repeated calls in a fresh process.
-    :ivar violations: the violations that no dialect, rounding or known symptom explains; after confirmation, those of
-        one symptom.
-    :ivar replayed: whether the scenario is one that broke the law in an earlier run.
-    :ivar examples: the recipes whose scenarios show the violations; empty if the scenario was drawn. The first is the
-        recipe whose scenario was tried. Further recipes are listed only if they state that their bug breaks this law.
-    :ivar known_as: the recipes that explain the finding; None if it was not compared with recipes.
-    :ivar hidden: why another bug could hide behind the recipes' bugs; empty if the law holds without these bugs.
-    :ivar also: other boundaries that break the same law in the same way because they call this one.
+    :ivar trial: the calls with the violations; after confirmation, the repeated calls in a fresh process.
+    :ivar violations: the violations that are not due to a dialect, rounding or a known symptom; after confirmation,
+        only those of one symptom.
+    :ivar replayed: True if the scenario was recorded because it broke the law in an earlier run.
+    :ivar examples: the recipes whose scenarios have these violations; empty if the scenario was drawn. The first is the
+        recipe whose scenario was tried. Further recipes are listed only if they name this law.
+    :ivar known_as: the recipes that explain the finding; None if the finding was not compared with recipes.
+    :ivar hidden: why the recipes' bugs may hide another bug; empty if the law holds where these bugs are not triggered.
+    :ivar also: other boundaries that break the same law in the same way, because they call this boundary.
     :ivar laws: other laws that the boundary breaks in the same scenario for the same reason.
     """
 
@@ -118,13 +118,13 @@ class LawOutcome:
     :ivar unknown: number of scenarios in which the boundary had no parameter for an optional input.
     :ivar rounding: number of scenarios whose violations vanish in float64.
     :ivar unconfirmed: number of violations that did not repeat in a fresh process.
-    :ivar dialects: index of a declared dialect in the binding -> number of scenarios in which the violation that it
-        declares occurred.
-    :ivar dialects_open: index of a declared dialect -> number of scenarios in its scope in which this violation did not
+    :ivar dialects: index of a declared dialect in the binding -> number of scenarios in which its declared violation
+        occurred.
+    :ivar dialects_open: index of a declared dialect -> number of scenarios in its scope in which its violation did not
         occur.
     :ivar sample: the first trial in which the law held.
-    :ivar unbroken: the first trial in which the law held, or in which every violation is due to a dialect, rounding or
-        a symptom that was found before.
+    :ivar unbroken: the first trial in which the law held or had only violations that are due to a dialect, to rounding
+        or to a symptom that was found before.
     """
 
     answered: int = 0
@@ -146,10 +146,10 @@ class LawOutcome:
         return {finding.symptom for finding in self.findings}
 
 
-#: The number of bytes for a law's choices. It is enough for the longest permutation and some further choices.
+#: The number of random bytes for a law's choices: enough for the longest permutation and some further choices.
 CHOICES = 16
 
-#: Eight values for :attr:`Drawn.choices`. They are used for scenarios that were not drawn, such as those of recipes.
+#: Values of :attr:`Drawn.choices` for scenarios that were not drawn, such as those of recipes.
 EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(CHOICES)) for seed in range(8))
 
 
@@ -157,7 +157,7 @@ EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range
 GLIMPSES, _CHOICES = 12, 4096
 
 
-#: Law -> the variants of a scenario, or the reason why the law does not judge it.
+#: Law -> the variants of a scenario, or the reason why the law does not judge the scenario.
 _Varied = Mapping[Law, Mapping[str, Inputs] | str]
 
 
@@ -166,7 +166,7 @@ class Example:
     """The scenario of a recipe, to be tried in a search.
 
     :ivar variants: variant name -> inputs, as a search of this boundary would have drawn them.
-    :ivar laws: names of the laws that the recipe states to be broken.
+    :ivar laws: names of the laws that the bug breaks according to the recipe.
     :ivar name: the bug id.
     """
 
@@ -176,10 +176,10 @@ class Example:
 
 
 def example(subject: Subject, recipe: Recipe) -> Example:
-    """Return the scenario of a recipe in the form in which this boundary's search tries it.
+    """Convert the scenario of a recipe to the form in which this boundary's search tries scenarios.
 
-    Inputs that the recipe states keep their values, even if the adapter fixes other values. Every other input gets the
-    value that the adapter fixes or derives, or else the first of its choices.
+    Inputs in the recipe keep their values, even if the adapter fixes other values. Every other input gets the value
+    that the adapter fixes or derives, or else the first of its choices.
     """
     usual = {item.name: item.choices[0] for item in subject.contract.inputs if item.choices and not item.domain}
     granted = {name: usual[name] for name in recipe.defaulted if name in usual}
@@ -197,7 +197,7 @@ def example(subject: Subject, recipe: Recipe) -> Example:
 
 
 def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
-    """Return the scenarios of recipes that are about this boundary."""
+    """Return the scenarios of those recipes that are about this boundary."""
     return [
         example(subject, recipe)
         for recipe in recipes
@@ -206,37 +206,33 @@ def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
 
 
 class _BrokenError(Exception):
-    """Raised in a Hypothesis test to tell Hypothesis that an example fails."""
+    """Raised in a Hypothesis test if the example fails."""
 
 
 class _StopRound(BaseException):
-    """Raised to end a Hypothesis run. It is a BaseException, so that Hypothesis does not treat it as a failing
-    example.
-    """
+    """Raised to end a Hypothesis run. It is a BaseException, because Hypothesis would shrink an Exception."""
 
 
 class BoundarySearch:
     """A search for scenarios on which one boundary breaks a law.
 
-    If a call shows that this revision has no parameter for an optional input, a new round begins, which no longer draws
-    this input.
+    If this revision turns out to have no parameter for an optional input, a new round begins without this input.
 
-    :ivar subject: the boundary, with its contract as narrowed so far.
-    :ivar ended: the error that ended the search after it had found something; None otherwise.
+    :ivar subject: the boundary, with its contract without the inputs that it has rejected so far.
+    :ivar ended: the error that ended the search although it has results; None if there was no such error.
     :param laws: the laws to check; None for all laws of the boundary. They do not affect which scenarios are drawn.
-    :param shrinking: the maximum number of calls for shrinking one finding; with 0, findings are confirmed as drawn.
-        The limit is not a time, so that a search can be repeated exactly.
-    :param shrink_further: whether to shrink each symptom of a broken law. Otherwise only its first symptom is shrunk;
-        the others are confirmed as drawn.
-    :param lesser: minor symptoms, which are reported only if a law has no other symptom. If one is found first, the
-        first symptom that is not minor is shrunk, too.
+    :param shrinking: the maximum number of calls for shrinking one finding; with 0, findings are confirmed without
+        shrinking. With a time limit, searches could not be repeated exactly.
+    :param shrink_further: whether to shrink each symptom of a broken law. Otherwise, only its first symptom is shrunk.
+    :param lesser: minor symptoms, which are reported only if a law has no other symptom. If a minor symptom is found
+        first, the first other symptom is shrunk too.
     :param glimpse: whether to try the scenarios of :func:`glimpses` after the first drawn scenarios. Their violations
         are confirmed, not shrunk.
     :param left_out: returns why a law must skip a drawn or replayed scenario; empty if the law may judge it.
     :param excused: returns the observation keys that known bugs may make wrong in a scenario. A law judges the scenario
         only if it compares at least one other key.
     :param most: the maximum number of scenarios that each law judges; None for no limit.
-    :param constants: constants of the code under test, around which some of the glimpses are drawn.
+    :param constants: constants of the code under test, near which some of the glimpses are drawn.
     :param cheap: draw scenarios without Hypothesis. This is thirty times as fast, but violations can be shrunk only by
         removing parts of the scenario.
     """
@@ -284,9 +280,9 @@ class BoundarySearch:
         """
         while examples > 0 and self._empty < 2:
             count = min(examples, ROUND - self._done)
-            tried, broken = self._look(self._done, count, tick, enough)
+            tried, broken = self._try_round(self._done, count, tick, enough)
             for law, symptom in sorted(broken, key=lambda pair: (self._laws.index(pair[0]), pair[1] in self._lesser)):
-                if self._borrow(law, symptom):
+                if self._reuse_scenarios(law, symptom):
                     continue
                 place, suspect = broken[law, symptom]
                 if self.shrinking and (self._shrink_further or self.outcomes[law].symptoms <= {*self._lesser}):
@@ -298,7 +294,7 @@ class BoundarySearch:
                     self.outcomes[law].unconfirmed += 1
             if tried and not self.tried and self._glimpse:
                 glances = glimpses(self._narrow() or self.subject, self.seed, self._laws, self.constants)
-                self._look_at([(plan, None) for plan in glances if not self._left_out(*plan)])
+                self._try_scenarios([(plan, None) for plan in glances if not self._left_out(*plan)])
             self.tried += tried
             self._done += tried
             examples = 0 if enough() else examples - tried
@@ -322,22 +318,20 @@ class BoundarySearch:
             if len(example.variants) > 1:
                 looks += [((law, example.variants), example) for law in claims if law.vary]
             for inputs in example.variants.values():
-                # Every law is tried with one choice of variants. Laws that the recipe states to be broken are tried
-                # with all choices.
+                # Try every law with one choice of variants, and the laws that the recipe names with all choices.
                 plans = self._plans(inputs, self._laws, EXAMPLE_CHOICES[:1]) + self._plans(
                     inputs, claims, EXAMPLE_CHOICES[1:]
                 )
                 looks += [(plan, example) for plan in plans]
-        self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
+        self._try_scenarios([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
     def without_rejected(self, subject: Subject) -> Subject | None:
-        """Return the subject without the optional inputs that the boundary rejected, or None if it rejected none."""
+        """Return the subject without the optional inputs that the boundary rejected; None if it rejected none."""
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
-        """Try the scenarios of this boundary's recipes. If the boundary rejects options, try the scenarios again
-        without these options.
-        """
+        """Try the scenarios of this boundary's recipes. If the boundary rejects options, try them again without these
+        options."""
         subject: Subject | None = self.subject
         while subject is not None:
             self.begin(examples(subject, recipes), recorded)
@@ -346,18 +340,17 @@ class BoundarySearch:
     def replay(self, plans: Sequence[Plan]) -> bool:
         """Try the failing scenarios of an earlier run. Return True if at least one still breaks its law.
 
-        Scenarios that are no longer valid for the adapter are skipped.
+        Scenarios that are not valid for the adapter any more are skipped.
         """
-        return self._look_at([(plan, None) for plan in plans if self._takes(plan)], replayed=True)
+        return self._try_scenarios([(plan, None) for plan in plans if self._takes(plan)], replayed=True)
 
     def _takes(self, plan: Plan) -> bool:
         return takes(self.subject.contract, self.subject.binding, plan[1]) and not self._left_out(*plan)
 
     @property
     def deadlocks(self) -> str:
-        """Return the message of a call that deadlocked; empty if no call did. The message says how the collective calls
-        of the simulated ranks differ.
-        """
+        """Return the message of a call that deadlocked; empty if none did. It has the collective calls of the simulated
+        ranks."""
         for outcome in self.outcomes.values():
             for why in outcome.refused:
                 if outcome.kinds[why] == "deadlock":
@@ -366,7 +359,7 @@ class BoundarySearch:
 
     @property
     def undecided(self) -> str:
-        """Return why no law of the boundary has a result; empty if a law has judged a scenario or has a finding."""
+        """Return why no law has a result for this boundary; empty if a law judged a scenario or has a finding."""
         outcomes = self.outcomes.values()
         if any(outcome.judged or outcome.findings for outcome in outcomes):
             return ""
@@ -379,7 +372,7 @@ class BoundarySearch:
                 return f"{what}: {whys.most_common(1)[0][0]}"
         return "no scenario could be drawn"
 
-    def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
+    def _try_scenarios(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
         """Try scenarios, and confirm one violation for each law and symptom. Return True if at least one was confirmed.
 
         If a violation is not confirmed, the next scenario with the same symptom is tried.
@@ -404,13 +397,13 @@ class BoundarySearch:
             confirmed |= self._confirm(suspects, replayed)
             suspects_left = later
         for outcome in self.outcomes.values():
-            outcome.findings = [self._credit(finding, looks, trials) for finding in outcome.findings]
+            outcome.findings = [self._add_recipes(finding, looks, trials) for finding in outcome.findings]
         return confirmed
 
-    def _credit(
+    def _add_recipes(
         self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
     ) -> Finding:
-        """Add to a finding the names of all recipes whose scenarios show the same failure."""
+        """Add to a finding the names of all recipes whose scenarios have the same failure."""
         names = list(finding.examples)
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
@@ -422,12 +415,12 @@ class BoundarySearch:
     def _try(self, law_session: LawSession, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
         trials = law_session.try_(self.subject, plans, describe)
         if len(plans) > 1 and any(trial.refusal == "crash" for trial in trials):
-            # The crash of one call loses the results of the others, so every call is repeated alone.
+            # If one call crashes, the results of the other calls are lost, so each call is repeated alone.
             return [law_session.try_(self.subject, [plan], describe)[0] for plan in plans]
         return trials
 
     def _plans(self, inputs: Inputs, laws: Collection[Law], choices: Iterable[bytes] = EXAMPLE_CHOICES) -> list[Plan]:
-        """Return pairs of a law and the variants that it compares, for each law and each choice, without duplicates."""
+        """Return the plans of these laws for a scenario: one for each law and each choice, without duplicates."""
         plans: list[Plan] = []
         encoded: set[tuple[Law, bytes]] = set()
         for data in choices if laws else ():
@@ -444,13 +437,13 @@ class BoundarySearch:
 
     # -- one round -----------------------------------------------------------------------------------------------------
 
-    def _look(
+    def _try_round(
         self, skip: int, count: int, tick: Callable[[], None], enough: Callable[[], bool]
     ) -> tuple[int, dict[tuple[Law, str], tuple[int, Finding]]]:
-        """Try scenarios ``skip`` to ``skip + count`` of this round.
+        """Try the scenarios of this round from index ``skip`` to ``skip + count``.
 
-        :return: the number of scenarios that were tried; and a mapping from each law and symptom to its first
-            violation: the violation's place in the round, and an unconfirmed finding.
+        :return: the number of scenarios that were tried, and the first violation of each law and symptom: (law,
+            symptom) -> the violation's place in the round, and an unconfirmed finding.
         """
         tried = 0
         first: dict[tuple[Law, str], tuple[int, Finding]] = {}
@@ -469,7 +462,7 @@ class BoundarySearch:
         """Yield, for each scenario, its variants by law, and the trials of the laws that apply.
 
         Calls are sent to the session in batches, because sending takes longer than calling. The first scenario is sent
-        alone, to find out which inputs the boundary does not accept.
+        alone, to detect inputs that the boundary does not accept.
         """
         queue, together = deque(scenarios), 1
         while queue:
@@ -482,7 +475,7 @@ class BoundarySearch:
             trials = self._law_session.try_(self.subject, [plan for several in plans for plan in several])
             together = 1 if any(trial.refusal == "crash" for trial in trials) else _TOGETHER
             for variants, several in zip(batch, plans):
-                if together == 1 < len(batch):  # the crash of one call has lost the results of the others
+                if together == 1 < len(batch):  # a crash in one call has lost the results of the others
                     yield variants, self._law_session.try_(self.subject, several)
                 else:
                     yield variants, trials[: len(several)]
@@ -502,7 +495,7 @@ class BoundarySearch:
             why = why or left_out
             if law.vary is None or isinstance(variants, str):
                 break
-            # If the scenario itself is one of the variants and must be skipped, no other choice can help.
+            # If the scenario itself is a variant and must be skipped, other choices must be skipped too.
             if any(inputs is drawn.inputs for inputs in variants.values()) and self._left_out(law, {"": drawn.inputs}):
                 break
         return why
@@ -511,12 +504,11 @@ class BoundarySearch:
         return self._most is None or self.outcomes[law].judged < self._most
 
     def _narrow(self) -> Subject | None:
-        """Return the subject without the inputs that the boundary rejected, or None if it rejected none."""
+        """Return the subject without the inputs that the boundary rejected; None if it rejected none."""
         return _without(self.subject, self._unknown)
 
-    def _borrow(self, law: Law, symptom: str) -> bool:
-        """Try the shrunk scenarios of other laws. Return True if one of them also breaks this law with the same
-        symptom.
+    def _reuse_scenarios(self, law: Law, symptom: str) -> bool:
+        """Try the shrunk scenarios of other laws. Return True if one of them also breaks this law with this symptom.
 
         One bug often breaks several laws, and shrinking it once is enough.
         """
@@ -587,7 +579,7 @@ class BoundarySearch:
     ) -> list[Finding]:
         """Return the unconfirmed findings of one scenario: one for each symptom of each law that it breaks.
 
-        :param known: laws and symptoms that earlier scenarios have shown. They are not reported again.
+        :param known: laws and symptoms of earlier scenarios. They are not reported again.
         """
         for law, why in variants.items():
             if isinstance(why, str):
@@ -621,7 +613,7 @@ class BoundarySearch:
         return suspects
 
     def _compares(self, law: Law, trial: Trial) -> bool:
-        """Return True if the law compares at least one key that is not excused."""
+        """Return True if the law compares at least one key that known bugs do not excuse."""
         excused, case = self._excused(law, trial.variants), trial.case
         if not excused or case is None or any(_plain_key(item) not in excused for item in trial.violations):
             return True
@@ -640,7 +632,7 @@ class BoundarySearch:
                 (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _new_violations(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """Return the violations that neither a dialect nor rounding explains and whose symptom is new for this law.
+        """Return the violations with a new symptom of this law that are not due to a dialect, a known bug or rounding.
 
         :param besides: further symptoms that do not count as new.
         """
@@ -652,12 +644,12 @@ class BoundarySearch:
         return counting
 
     def genuine_violations(self, law: Law, trial: Trial) -> list[Violation]:
-        """Return the violations that neither a dialect nor rounding explains."""
+        """Return the violations that are not due to a declared dialect, a known bug or rounding."""
         unintended = self.unintended(law, trial)
         return [] if self._is_rounding(law, trial, unintended) else unintended
 
     def unintended(self, law: Law, trial: Trial) -> list[Violation]:
-        """Return the violations that neither a declared dialect nor a known bug explains."""
+        """Return the violations that are not due to a declared dialect or a known bug."""
         if not trial.violations:
             return []
         scenario = next(iter(trial.variants.values()))
@@ -671,8 +663,8 @@ class BoundarySearch:
         ]
 
     def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Return True if all violations are wrong values and the law holds in float64. An overflow does not count as
-        rounding: it has another symptom than ``value``."""
+        """Return True if all violations have the symptom ``value`` and the law holds in float64. An overflow has
+        another symptom."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widen(self.subject.contract, trial.variants)
@@ -684,7 +676,7 @@ class BoundarySearch:
     def _confirm(self, suspects: Sequence[Finding], replayed: bool = False) -> bool:
         """Repeat unconfirmed findings in a new process. Return True if at least one is confirmed.
 
-        Each symptom that shows again is recorded as a finding of its law.
+        Each symptom that occurs again is recorded as a finding of its law.
         """
         if not suspects:
             return False
@@ -735,8 +727,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Return the first scenarios of a round. They are drawn from a hash, which is faster than drawing with
-    Hypothesis."""
+    """Return the first ``count`` scenarios of a round, drawn from a hash. This is faster than Hypothesis."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):
@@ -749,7 +740,7 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Constants = Constants()) -> list[Plan]:
-    """Plan extra scenarios for the laws that need only one call. Checking only these laws takes a tenth of the time.
+    """Return plans of extra scenarios for the laws that need only one call, which take a tenth of the time of all laws.
 
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES` in all. They are needed because
     few drawn scenarios set a given option, and a branch that never runs cannot break a law.
@@ -792,10 +783,9 @@ _AROUND = 3
 
 
 def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
-    """Add the options and arguments of a setting to scenarios, and return the new scenarios.
+    """Return copies of scenarios with the options and arguments of a setting.
 
-    If the setting has a size or dtype, the scenarios are replaced by the same number of new ones with this size and
-    dtype.
+    If the setting has a size or dtype, return the same number of new scenarios with this size and dtype instead.
 
     :param way: a setting that may make a line run (:func:`~sentinel.search.guards.ways_from`).
     """
@@ -808,7 +798,7 @@ def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs])
 
 
 def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Inputs:
-    """Draw a scenario with values that the code under test suggests. Return an empty one if none can be drawn."""
+    """Draw a scenario with values that the code under test suggests. Return ``{}`` if none can be drawn."""
     for attempt in range(4):
         data = hashlib.shake_256(f"{seed} {subject.name} {name} {attempt}".encode()).digest(_CHOICES)
         with contextlib.suppress(DoesNotApply):
@@ -817,9 +807,9 @@ def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Input
 
 
 def _can_show(contract: Contract, inputs: Inputs) -> bool:
-    """Return True if the effect of an option is visible in a scenario.
+    """Return True if an option may have an effect on the results of a scenario.
 
-    A scenario with a single row, or with a row whose mask is all zeros, might hide the effect.
+    A single row, or a row whose mask is all zeros, may hide the effect.
     """
     mask = inputs.get(contract.mask)
     rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]
@@ -850,7 +840,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return the input with nothing to draw, so that calls omit it. If its default is not None, return it unchanged."""
+    """Return the input with nothing to draw, so that calls omit it; unchanged if its default is not None."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 
@@ -860,7 +850,7 @@ def _plain_key(violation: Violation) -> str:
 
 
 def _size(variants: Mapping[str, Inputs]) -> int:
-    """Return the size of a scenario in all its variants: the bytes of the tensors, plus 1 for each other input."""
+    """Return the size of a scenario with all its variants: the bytes of its tensors, plus 1 for each other input."""
     return sum(
         len(value.data) if isinstance(value, Tensor) else 1 for inputs in variants.values() for value in inputs.values()
     )

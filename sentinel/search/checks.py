@@ -1,4 +1,4 @@
-"""List the boundaries of a target to check, each with its contract and laws."""
+"""List the boundaries of a target that can be checked, each with its contract and laws."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Omission:
 def subjects(
     catalog: Catalog, target: str, boundaries: Sequence[str] = (), checkout: Checkout | None = None
 ) -> tuple[list[Subject], list[Omission]]:
-    """Return the boundaries of a target, each with the laws to check; and the boundaries and laws that are left out.
+    """Return the boundaries of a target with the laws to check, and the boundaries and laws that are left out.
 
     :param boundaries: globs for dotted paths or for their last part; empty for all boundaries.
     :param checkout: if given, add the functions that this checkout registers, and drop dialects that do not apply to
@@ -80,7 +80,7 @@ def subjects(
 
 
 def _with_own_dialects(target: Target, checkout: Checkout) -> tuple[Binding, ...]:
-    """Return the bindings, each with only those dialects that apply to a checkout. The checkout's code is only read."""
+    """Return the bindings, each with only the dialects that apply to a checkout. The checkout's code is only read."""
     if not any(dialect.since or dialect.until for binding in target.bindings for dialect in binding.dialects):
         return target.bindings
     code = Definitions(CheckoutTrees(checkout), target.roots)
@@ -106,20 +106,20 @@ def matches_any(name: str, globs: Sequence[str]) -> bool:
 
 # -- registered functions: a loss or estimator that a pull request registers is bound like the others of its registry --
 
-#: Maximum number of functions of one registry. Searching more would take days.
+#: Maximum number of functions that are bound for one registry. Searching more would take days.
 _MOST = 100
 
 #: Maximum number of characters of a signature that are read.
 _LONGEST = 10_000
 
-#: Maximum bytes of a file that is read. No module of a framework is larger.
+#: Maximum size in bytes of a file that is read. All modules of the frameworks are smaller.
 _LARGEST = 1 << 20
 
 
 def registered(target: Target, checkout: Checkout) -> list[Binding]:
     """Return bindings for functions that a checkout registers and that the adapter does not bind.
 
-    The files are only read, not imported. If a name is not a function after all, calling it reports ``drift``.
+    The files are only read, not imported. If such a name turns out not to be a function, calling it reports ``drift``.
     """
     bound = {path for binding in target.bindings for path in binding.paths}
     members: dict[str, Binding] = {}
@@ -135,14 +135,14 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
 
 
 def _family_laws(laws: Iterable[Law]) -> list[Law]:
-    """Return the laws that every registered function must satisfy, whatever it computes."""
+    """Return the laws that every registered function must satisfy, regardless of what it computes."""
     return [law for law in laws if not (law.needs_oracle or law.twin or law.by_algorithm)]
 
 
 def _with_required(contract: Contract, whole: Contract, member: Binding) -> Contract:
-    """Return the contract with values to draw for the inputs that a registered function requires.
+    """Return the contract, with values to draw for the inputs that a registered function requires.
 
-    Required parameters that the contract does not have are left out; calls of the function then raise.
+    Required parameters that are not inputs of the contract are left out, so that calls of the function raise.
 
     :param contract: the contract, narrowed to the registry's binding.
     :param whole: the contract before it was narrowed.
@@ -160,14 +160,14 @@ def _with_required(contract: Contract, whole: Contract, member: Binding) -> Cont
 
 
 def _registrations(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str, tuple[str, ...]]]:
-    """Yield (registry, dotted path, required parameters) of each registered function."""
+    """Yield each registered function as its registry, its dotted path and its required parameters."""
     patterns = {registry: _registration_pattern(registry) for registry in target.registries}
     for root in checkout.roots:
         folder = checkout.path / root
         for file in sorted(folder.rglob("*.py")):
             content = b"" if file.is_symlink() else read_source(str(file), _LARGEST)
             there = [each for each in patterns if any(name.encode() in content for name in _names(each))]
-            # Skip paths that cannot be imported. Their characters would be part of item names, which pytest prints.
+            # Skip paths that cannot be imported, because pytest would print their characters in item names.
             parts = file.relative_to(folder).with_suffix("").parts
             if there and all(part.isidentifier() for part in parts):
                 module = target.module_of(file.relative_to(checkout.path).as_posix())
@@ -181,9 +181,9 @@ def _registrations(target: Target, checkout: Checkout) -> Iterator[tuple[Registr
 
 
 def _required_parameters(text: str) -> tuple[str, ...]:
-    """Return a signature's parameters without a default, and those with default None as ``name?``.
+    """Return the parameters of a signature that have no default. Add those with the default None as ``name?``.
 
-    :param text: the source that follows the opening parenthesis.
+    :param text: the source after the opening parenthesis.
     """
     parts, depth = [""], 0
     for letter in re.sub(r"#.*", "", text):

@@ -1,5 +1,4 @@
-"""Report which of the functions that carry training signal are bound, and which of their lines run when laws are
-checked."""
+"""Report which functions with training signal are bound, and which of their lines run when laws are checked."""
 
 from __future__ import annotations
 
@@ -96,7 +95,7 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines that ran in one function: a bound function, or one that a bound function calls.
+    """The lines that ran in a bound function, or in a function that a bound function calls.
 
     :ivar ran: the lines that ran during the search; empty if the function was never called.
     :ivar idle: the lines that did not run, if the function was called.
@@ -116,7 +115,7 @@ class Lines:
     turned: tuple[int, ...] = ()
 
 
-#: Maximum numbers: settings for one boundary, settings for one line, and scenarios for one setting.
+#: Maximum numbers of settings for one boundary, of settings for one line, and of scenarios for one setting.
 _TURNS, _WAYS, _GUARDED = 24, 2, 2
 
 
@@ -150,7 +149,7 @@ def _ran(session: LineSession, file: str) -> set[int]:
     return session.of_turned(file).union(abs(line) for pair in session.of(file) for line in pair)
 
 
-#: A law that only runs the scenarios.
+#: A law without a check, which only makes the boundary run.
 _RUNS = Law("runs", "", lambda case: [])
 
 
@@ -165,8 +164,8 @@ def lines(
 ) -> list[Lines]:
     """Search for broken laws of bound functions, and return the lines and branches that ran during the search.
 
-    Afterwards, set options that no scenario sets, to find out what the remaining lines need. The result has all bound
-    functions, and the other functions of the inventory that ran. Lines with a ``raise`` statement are not counted.
+    Afterwards, set options that no scenario sets, to find out under which options the remaining lines run. The result
+    has all bound functions, and other signal functions that ran. Lines with a ``raise`` statement are not counted.
     """
     from sentinel.search.boundary_search import BoundarySearch  # importing Hypothesis takes about 0.3 s
     from sentinel.search.survey import LEVELS
@@ -191,7 +190,7 @@ def lines(
     finally:
         watched.close()
     sources = {each.file for each in whole.functions}
-    # Paths in this process, because coverage.py opens the files. In the worker, the checkout may have another path.
+    # Use paths of this process, because coverage.py opens the files. The worker may see the checkout at other paths.
     jumps = {str(folder / file): pairs for file in sources if (pairs := watched.of(file))}
     measured = library.Coverage(data_file=None, branch=True, config_file=False)
     measured.exclude(r"^\s*raise\b")  # laws do not compare calls that raise, so these lines are not counted
@@ -206,7 +205,7 @@ def lines(
         lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
         part = code.part(each.file, each.name) if lines_run.intersection(range(*each.span)) else None
         # Only the body counts, because decorators and the `def` line run when the function is defined. If two functions
-        # have the same name (a property and its setter), `part` may be the other function; then it ends elsewhere.
+        # have one name, such as a property and its setter, `part` may be the other function.
         inside = (
             part.inside if part and part.inside.stop == each.end_line + 1 else range(each.line + 1, each.end_line + 1)
         )

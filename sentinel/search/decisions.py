@@ -1,4 +1,4 @@
-"""Turn the outcome of a search into decisions about laws."""
+"""Determine the decisions about laws from the results of a search."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def of_outcome(
     """Return the decision about one law of one boundary after a search.
 
     :param tried: the number of scenarios of the search.
-    :param answered: whether at least one call of the boundary returned, whichever law it was made for.
+    :param answered: whether any call of the boundary returned, for this law or another.
     """
     searched = f"{tried} scenarios of seed {seed}, {outcome.judged} of them judged by this law"
     trial, violations = outcome.sample, tuple[Violation, ...]()
@@ -49,7 +49,7 @@ def of_outcome(
     elif failed := [why for why, kind in outcome.kinds.items() if kind == "adapter"]:
         trial, verdict = None, Verdict("inconclusive", failed[0], "adapter")  # even if the law held in other scenarios
     elif stale := stale_dialects(subject, law, outcome):
-        reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
+        reason = f"a declared dialect no longer occurs in {searched}: {stale[0].reason} ({stale[0].link})"
         verdict = Verdict("changed", reason)
     elif deadlocks := {why: count for why, count in outcome.refused.items() if outcome.kinds[why] == "deadlock"}:
         trial, count = None, sum(deadlocks.values())
@@ -105,25 +105,25 @@ def of_undecidable(
 
 
 def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
-    """Return the decision about a law at a ref that is not available here."""
+    """Return the decision about a law at a ref that this machine does not have."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
     return Decision(
         recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter, subject=subject.name
     )
 
 
-#: A declared dialect is reported as stale if the violation that it declares occurred in none of this many scenarios of
-#: its scope. The number is large because some of these violations need rare values.
+#: Number of scenarios in the scope of a declared dialect after which the dialect is reported as stale if its violation
+#: never occurred. The number is large because some violations need rare values.
 CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Return the dialects whose declared violation never occurred, although at least ``chances`` scenarios were in
-    their scope."""
+    """Return the dialects whose violation never occurred, although at least ``chances`` scenarios were in their
+    scope."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
-        if not subject.binding.like  # a registered function has the dialects of another binding, which need not occur
+        if not subject.binding.like  # with `like`, the dialects are those of another binding, and need not occur
         and dialect.name == law.name
         and outcome.dialects_open[place] >= chances
         and not outcome.dialects[place]

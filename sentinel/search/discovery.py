@@ -1,4 +1,4 @@
-"""Search many boundaries in turn, and store the failing scenarios for the next run."""
+"""Search many boundaries in turn, and store failing scenarios for the next run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sentinel.targets import Dialect, Target
 from sentinel.values.literals import Tensor, plain
 from sentinel.worker import protocol
 
-#: The number of scenarios of one boundary before the search moves on to the next boundary.
+#: Number of scenarios of one boundary before the search continues with the next boundary.
 TURN = 20
 
 #: Maximum number of calls for shrinking one finding.
@@ -66,12 +66,12 @@ def _key(target: str, subject: Subject, law: Law) -> bytes:
 
 
 class Discovery:
-    """A search of several boundaries, which may be stopped at any time.
+    """A search of several boundaries that the user may interrupt at any time.
 
-    :ivar tried: the number of scenarios so far. A run with ``--examples`` set to this number repeats this search.
-    :ivar not_searched: boundaries that could not be called, with the reason.
+    :ivar tried: the number of scenarios so far. With this number as ``--examples``, a run repeats this search.
+    :ivar not_searched: the boundaries that could not be called, each with the reason.
     :param laws: selects the laws to check.
-    :param memory: failing scenarios of earlier runs, which are tried first. With None the search depends only on the
+    :param memory: failing scenarios of earlier runs, which are tried first. With None, the search depends only on the
         seed.
     :param on_finding: called with each new finding.
     :param report_progress: called with a line about the progress, at most once per ``interval`` seconds.
@@ -105,8 +105,7 @@ class Discovery:
 
     @property
     def stale(self) -> list[tuple[Subject, Dialect]]:
-        """Return the dialects whose declared violation never occurred, although enough scenarios were in their
-        scope."""
+        """Return the dialects whose violation never occurred although enough scenarios were in their scope."""
         return [
             (search.subject, dialect)
             for search in self.searches
@@ -129,11 +128,11 @@ class Discovery:
                     left = TURN if examples is None else min(TURN, examples - self.tried)
                     if left <= 0 or over():
                         break
-                    if not self._turn(search, left, over, began):
+                    if not self._search_once(search, left, over, began):
                         going.remove(search)
         except KeyboardInterrupt:
             self.stopped = True
-            self._collect()  # findings of the boundary that was being searched
+            self._collect()  # of the boundary that was being searched
         for search in [each for each in self.searches if each.undecided]:
             self._drop(search, search.undecided)
 
@@ -141,7 +140,7 @@ class Discovery:
         self.searches.remove(search)
         self.not_searched.append(Omission(search.subject.boundary, "", reason))
 
-    def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
+    def _search_once(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
         """Search one boundary with at most ``count`` scenarios. Return False if its search has ended for good."""
         before = search.tried
 
@@ -175,7 +174,7 @@ class Discovery:
                         if not search.replay([(law, variants)]):
                             self._memory.forget(self._open_target.target, search.subject, law, variants)
                     except Undecidable:
-                        break  # the search of this boundary will raise the same error and record it
+                        break  # the boundary's search will raise the same error, and it is recorded then
         self._collect()
 
     def _collect(self) -> None:
@@ -195,20 +194,18 @@ def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) 
 
     Two findings with the same symptom are joined in two cases:
 
-    * They break the same law, and the boundary of one calls the boundary of the other. The caller is listed in ``also``
-      of the called boundary's finding.
-    * They are about one boundary, and one scenario breaks both laws. The second law is listed in ``laws`` of the first
-      finding.
+    * They break the same law, and one boundary calls the other. The called one's finding lists the caller in ``also``.
+    * They are about one boundary, and one scenario breaks both laws. The first lists the second law in ``laws``.
 
-    :param law_session: used to try one law's scenario under another law. With None, findings of different laws stay
-        separate.
+    :param law_session: the session for trying the scenario of one law with another law. With None, findings of
+        different laws are not joined.
     """
     roots: list[Finding] = []
     also: dict[int, dict[str, None]] = defaultdict(dict)
     laws: dict[int, dict[str, None]] = defaultdict(dict)
     for finding in findings:
         root = next((item for item in findings if _explains(item, finding)), None)
-        # If two boundaries call each other, each finding explains the other; the first one is kept.
+        # If two boundaries call each other, each finding explains the other, and the first finding is kept.
         if root is None or (_explains(finding, root) and findings.index(finding) < findings.index(root)):
             roots.append(finding)
         else:
@@ -263,16 +260,15 @@ def match_known_bugs(
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
 ) -> Iterator[Finding]:
-    """Yield each finding with the recipes that explain it. Then yield new findings on scenarios that do not trigger the
-    known bugs.
+    """Yield each finding with the recipes that explain it. Then yield further findings on scenarios that do not trigger
+    the known bugs.
 
-    A recipe explains a finding if all of this is true: it is about the same law; it is about the finding's boundary, or
-    about a function that this boundary calls; its bug is reproduced at this ref; the scenario triggers the bug; and the
-    law holds on scenarios that do not trigger it. A violation in a scenario that does not trigger the bug is yielded as
-    a separate finding.
+    A recipe explains a finding if it meets all of these conditions: it is about the same law; it is about the finding's
+    boundary or a function that this boundary calls; its bug is reproduced at this ref; the scenario triggers the bug;
+    and the law holds on scenarios that do not trigger it. A violation on such a scenario is a further finding.
 
-    :param subjects: the boundaries of the search. Those that a finding lists as callers (``Finding.also``) are searched
-        for violations that the known bug does not explain.
+    :param subjects: the boundaries of the search. If a finding lists some of them as callers (``Finding.also``), these
+        are searched for violations that the known bug does not explain.
     """
     decided: dict[str, str] = {}
 
@@ -314,15 +310,15 @@ def match_known_bugs(
 def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
     """Return True if a recipe may describe the bug behind a finding.
 
-    This is the case if the finding came from the recipe's scenario, or if two conditions hold:
+    This is so if the finding came from the recipe's scenario, or if both of these conditions hold:
 
     * The recipe names one of the finding's laws.
     * The recipe's boundary, under any of its names, is the finding's boundary, the second implementation with which the
       boundary was compared, or a function that ran when the law was broken.
 
     There are two exceptions. A recipe whose wrong values are all NaN or infinite explains a wrong finite number only in
-    its own scenario. If the finding's symptom is the name of an input, only recipes with a wrong value under that name
-    qualify.
+    its own scenario. If the symptom of the finding is the name of an input, only recipes with a wrong value for this
+    name qualify.
     """
     if recipe.target != target.name:
         return False
@@ -342,7 +338,7 @@ def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
 
 
 def _wrong_keys(recipe: Recipe) -> set[str]:
-    """Return the observation keys for which a recipe expects different values with and without the bug."""
+    """Return the observation keys for which the values that a recipe expects with and without the bug differ."""
     right = {key: plain(expected.value) for key, expected in recipe.expected_fixed.items()}
     wrong = {key: plain(expected.value) for key, expected in recipe.expected_unpatched.items()}
     return {key.rpartition(".")[2] for key, value in wrong.items() if value != right.get(key)}

@@ -1,6 +1,6 @@
-"""Use Hypothesis to draw scenarios and the random choices of laws.
+"""Draw scenarios, and the random choices of laws, with Hypothesis.
 
-Import this module only to draw: importing Hypothesis takes a third of a second.
+Import this module only for drawing, because importing Hypothesis takes a third of a second.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """Draw up to ``examples`` values with ``make``. Pass each to ``body``, with random bytes for the choices of the
+    """Draw up to ``examples`` values with ``make``, and pass each to ``body``, with random bytes for the choices of
     laws.
 
     :param make: builds one value from draws. If it raises :class:`DoesNotApply`, another value is drawn.
     :param shrink: whether to shrink a value for which ``body`` raises.
-    :param ends: exceptions that ``body`` raises to end the run or to mark an example as failing.
+    :param ends: exceptions with which ``body`` ends the run or marks an example as failing.
     """
 
     @st.composite
@@ -61,8 +61,8 @@ def run(
         report_multiple_bugs=False,
         print_blob=False,
     )(test)
-    # Unsatisfiable: every draw was rejected. Flaky: a crash did not repeat while shrinking.
-    with _on_our_own(), contextlib.suppress(*ends, hypothesis.errors.Unsatisfiable, hypothesis.errors.Flaky):
+    # Unsatisfiable: every draw was rejected. Flaky: a crash did not occur again during shrinking.
+    with _isolate_hypothesis(), contextlib.suppress(*ends, hypothesis.errors.Unsatisfiable, hypothesis.errors.Flaky):
         test()
 
 
@@ -72,13 +72,13 @@ _before: tuple[Any, Any] = (None, None)
 
 
 @contextlib.contextmanager
-def _on_our_own() -> Iterator[None]:
+def _isolate_hypothesis() -> Iterator[None]:
     """Keep Hypothesis from using the working directory and the imported modules during a ``with`` block.
 
     By default, Hypothesis stores files in ``.hypothesis`` in the working directory, which may be the checkout under
     test. During the block, it stores them below ``SENTINEL_HOME``. By default, Hypothesis also draws constants that it
-    finds in the local modules. This takes up to a second and makes draws depend on the installation, so it is switched
-    off during the block.
+    finds in local modules. During the block, it does not, because this takes up to a second and makes draws depend on
+    the installation.
     """
     global _runs, _before
     with _LOCK:
@@ -97,7 +97,7 @@ def _on_our_own() -> Iterator[None]:
                 setattr(providers, _CONSTANTS, _before[1])
 
 
-#: Hypothesis's function that returns the constants of local modules.
+#: The function of Hypothesis that returns the constants of local modules.
 _CONSTANTS = "_get_local_constants"
 
 

@@ -1,5 +1,5 @@
-"""Read the source of functions to find values for scenarios: constants near which to draw, and options that make a line
-run."""
+"""Read functions in source code to find values for scenarios: constants near which to draw, and options that make a
+line run."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from sentinel.targets import PackageRoot, module_of
 from sentinel.worker.answers import NUMBERS, TEXTS
 from sentinel.worker.codes import read_source
 
-#: Stands for any value other than None. The worker takes the value of the argument with the most similar name.
+#: A placeholder for any value other than None. The worker uses the value of the argument with the most similar name.
 SOME = {"some": True}
 
-#: As values of a setting: NESTED replaces each item of a list by a list, and LISTED replaces a single value by a list.
+#: Values in a setting: NESTED replaces each item of a list by a list, and LISTED replaces a single value by a list.
 NESTED, LISTED = {"nested": True}, {"listed": True}
 
-#: Option -> its value; the value ``{"dims": n}`` stands for a tensor with n dimensions. The key :data:`SIZE` has the
-#: number of rows or tokens, and the key :data:`DTYPE` has a float dtype.
+#: Option -> its value; the value ``{"dims": n}`` means a tensor with n dimensions. The value of :data:`SIZE` is a
+#: number of rows or tokens, that of :data:`DTYPE` a float dtype.
 Setting = dict[str, Any]
 SIZE, DTYPE = "#size", "#dtype"
 
-#: Maximum number of tokens or rows of a scenario that is drawn for a length in the code.
+#: Maximum number of tokens or rows of a scenario whose size is a length in the code.
 LONGEST = 120
 
 #: Methods whose result is a property of a tensor, not an option.
 _NO_OPTION = ("any", "all", "item", "numel", "size", "sum")
 
-#: Maximum number of ways to make one condition true or false, and of characters of a condition in a report.
+#: Limits of one condition: number of ways to make it true or false, and number of its characters in a report.
 _WAYS, _GUARD = 4, 60
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -64,20 +64,19 @@ class Constants:
 
     @property
     def near(self) -> tuple[float, ...]:
-        """Return each number, the number minus an eighth of it, and the number plus an eighth of it."""
+        """Return each number, and the number minus and plus an eighth of its value."""
         steps = ((number, number - abs(number) / 8, number + abs(number) / 8) for number in self.numbers)
         return tuple(dict.fromkeys(each for several in steps for each in several))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the numbers of rows or tokens to try: for each length, the length, one more, and twice as many."""
+        """Return the numbers of rows or tokens to try: each length in the code, one more, and twice as many."""
         lengths = [each for each in self.lengths if each <= LONGEST][:_LENGTHS]
         return tuple(size for each in lengths for size in (each, each + 1, 2 * each))
 
 
 def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str, _Function]]:
-    """Yield the functions of a module and of its classes, each with its qualified name. A function inside another one
-    is not yielded."""
+    """Yield the functions of a module and of its classes, with their qualified names. Nested functions are left out."""
     for node in body:
         if isinstance(node, _Function):
             yield f"{owner}{node.name}", node
@@ -92,7 +91,7 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
     """Return the numbers that functions use in comparisons, clipping, slices and defaults, and the strings that they
     search for.
 
-    :param values: module-level name -> its value.
+    :param values: module-level name -> the assigned expression.
     """
     numbers: dict[float, None] = {}
     lengths: dict[int, None] = {}
@@ -132,7 +131,7 @@ def merge(several: Iterable[Constants]) -> Constants:
 
 
 def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the strings for which a syntax node searches in a text: ``x`` for ``"x" in text``."""
+    """Yield the strings that a syntax node searches for in a text, such as ``x`` for ``"x" in text``."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         if not isinstance(node.comparators[0], (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             yield from _string(node.left, values)
@@ -146,9 +145,7 @@ def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
 
 
 def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the string value of an expression, which may be a literal, a module-level name or a compiled regular
-    expression.
-    """
+    """Yield the string value of an expression: of a literal, a module-level name or a compiled regular expression."""
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.Call) and _method_name(node) == "compile" and node.args:
         node = node.args[0]
@@ -170,7 +167,7 @@ def _literal(pattern: str) -> str:
 
 
 def _readable(text: str) -> str:
-    """Return the string without surrounding blanks, or "" if it is blank, too long, a single word or a number."""
+    """Return the string without surrounding blanks; "" if it is blank, too long, a single word or a number."""
     usable = text.strip() and len(text) <= _LONGEST_STRING and not re.fullmatch(r"\w|[\d.,\s]*|.*[\0-\x08].*", text)
     return text.strip() if usable and not re.fullmatch(r"\w+", text.strip()) else ""
 
@@ -210,13 +207,13 @@ class Code:
         return {}, {}, {}
 
     def part(self, file: str, name: str) -> Part:
-        """Return the function of a file that has this qualified name."""
+        """Return the function with this qualified name in a file."""
         return Part(name, self._file(file)[0][name])
 
     def reached(self, file: str, line: int) -> list[Place]:
         """Return the places of the function that begins at this line and of the functions that it calls, nearest first.
 
-        Calls are followed by name, through at most :data:`CALLS_AWAY` functions, also into other files of the packages.
+        Calls are followed by name, up to :data:`CALLS_AWAY` calls away, also to other files of the packages.
         """
         functions = self._file(file)[0]
         found = {(file, name): None for name, each in functions.items() if span_of(each)[0] <= line <= each.lineno}
@@ -237,7 +234,7 @@ class Code:
         return constants([functions[name]], values)
 
     def _called(self, file: str, name: str) -> Iterator[Place]:
-        """Yield the functions that a function may call."""
+        """Yield the places of the functions that a function may call."""
         functions, _, names = self._file(file)
         own, owner = functions[name], name.rpartition(".")[0]
         chains = dict.fromkeys(filter(None, map(_chain, ast.walk(own))))
@@ -280,7 +277,7 @@ def _chain(node: ast.AST) -> str:
 
 
 def parse_values(texts: Iterable[str]) -> dict[str, ast.expr]:
-    """Parse the sources of assignments, and return the assigned names, each with its expression."""
+    """Parse assignments, and return the assigned expression of each name."""
     values: dict[str, ast.expr] = {}
     for text in texts:
         with suppress(SyntaxError):
@@ -289,7 +286,7 @@ def parse_values(texts: Iterable[str]) -> dict[str, ast.expr]:
 
 
 def function_of(text: str) -> _Function | None:
-    """Parse the source of one function; None if it cannot be parsed by itself."""
+    """Parse the source of one function. Return None if it cannot be parsed alone."""
     with suppress(SyntaxError, StopIteration):
         return next(each for _, each in functions_of(syntax_of(textwrap.dedent(text)).body))
     return None
@@ -297,16 +294,16 @@ def function_of(text: str) -> _Function | None:
 
 _BOUNDING = ("clamp", "clip", "clamp_", "clip_", "min", "max", "minimum", "maximum", "where", "masked_fill")
 
-#: Integers up to this number are left out. They are mostly dimensions and counts, which drawn scenarios have anyway.
+#: Integers up to this number are left out. Most are dimensions and counts, which drawn scenarios have anyway.
 _FEW = 5
 
-#: Maximum number of numbers, of sizes of tensors, and of strings of one boundary.
+#: Maximum numbers of numbers, of tensor sizes and of strings that are used for one boundary.
 _NUMBERS, _LENGTHS, _TEXTS = 12, 2, 6
 
-#: Maximum length of a text, and of a string that is searched for in a text.
+#: Maximum lengths of a text, and of a string that the code searches for in a text.
 _LONGEST_TEXT, _LONGEST_STRING = 10_000, 40
 
-#: Functions are read up to this many calls away from a boundary, and at most this many in all.
+#: Limits of the functions that are read for a boundary: distance in calls, and number.
 CALLS_AWAY, _FUNCTIONS = 3, 40
 
 #: Methods of strings that search for their first argument; methods that change a string; functions of regular
@@ -332,7 +329,7 @@ _MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Return the options that the source tests in branches, each with values that may select another branch.
+    """Return the options that branches in the source test, each with values that may select another branch.
 
     * A flag has the values True and False.
     * An option in a comparison has these values: the comparison's constants, each constant number plus 1, and 0.5 if
@@ -361,10 +358,10 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def other_kinds(function: _Function, values: Mapping[str, ast.expr] = {}) -> list[Setting]:
-    """Return settings that vary a function's arguments: its strings if the function works on strings, and the types of
-    its numbers if the function tests types.
+    """Return settings that vary a function's strings if it works on strings, and the types of its numbers if it tests
+    types.
 
-    :param values: module-level name -> its value.
+    :param values: module-level name -> the assigned expression.
     """
     attributes = {node.attr for node in ast.walk(function) if isinstance(node, ast.Attribute)}
     found = constants([function], values)
@@ -375,7 +372,7 @@ def other_kinds(function: _Function, values: Mapping[str, ast.expr] = {}) -> lis
 
 
 def ways_to(function: _Function, line: int) -> list[Setting]:
-    """Return settings that may meet all conditions before a line of a function, the most likely settings first.
+    """Return settings that may meet all conditions for a line of a function to run, the most likely settings first.
 
     To reach a later branch of an ``elif`` chain, an option must differ from all strings that earlier branches test. The
     setting then gives the option a string that this branch or a later one tests.
@@ -386,14 +383,14 @@ def ways_to(function: _Function, line: int) -> list[Setting]:
 
 def ways_inside(function: _Function, line: int) -> list[Setting]:
     """Return settings under which the optional parts of a line may be evaluated: the branches of a conditional
-    expression, and the last operand of ``and`` and ``or``."""
+    expression, and the last operands of ``and`` and ``or``."""
     steps, scope = list(steps_to(function.body, line)), _locals_of(function)
     inner = (each for node in ast.walk(function) if getattr(node, "lineno", 0) == line for each in steps_inside(node))
     return [way for each in inner for way in _ways([*steps, *each], scope)[:1]]
 
 
 def steps_inside(node: ast.AST) -> list[list[_Step]]:
-    """Return the conditions under which each optional part of an expression is evaluated."""
+    """Return, for each optional part of an expression, the conditions under which it is evaluated."""
     if isinstance(node, ast.IfExp):
         return [[(node.test, True)], [(node.test, False)]]
     if isinstance(node, ast.BoolOp):
@@ -402,10 +399,10 @@ def steps_inside(node: ast.AST) -> list[list[_Step]]:
 
 
 def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[_Step]:
-    """If tests such as ``x == "a"`` must fail before a line runs, yield a test ``x == "b"`` as a condition to meet.
+    """If a line runs only if tests such as ``x == "a"`` fail, yield a test ``x == "b"`` as a condition to meet.
 
-    The yielded test is the first one, at or after the line, that compares ``x`` with a string that is not excluded.
-    Yield nothing if there is none.
+    This is the first test, at or after the line, that compares ``x`` with a string that need not fail. Yield nothing if
+    there is no such test.
     """
     excluded: dict[str, set[str]] = defaultdict(set)
     for test in (test for test, truth in steps if not truth):
@@ -421,7 +418,7 @@ def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[
 
 
 def _equalities(test: ast.expr) -> Iterator[tuple[ast.expr, str]]:
-    """If a test has the form ``x == "string"``, yield the expression ``x`` and the string."""
+    """Yield ``x`` and the string for a test of the form ``x == "string"``; nothing for other tests."""
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and len(test.ops) == 1:
         value = test.comparators[0]
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -433,7 +430,7 @@ class Part:
     """A function of a file.
 
     :ivar name: its qualified name in the module.
-    :ivar start: the number of the file's line at which its parsed source begins.
+    :ivar start: the line number in the file at which the parsed source begins.
     """
 
     name: str
@@ -451,7 +448,7 @@ class Part:
 
     @cached_property
     def uses(self) -> Mapping[str, list[int]]:
-        """Map each name or attribute that the function uses to the numbers of the lines that use it."""
+        """Return the names and attributes that the function uses: name -> the numbers of the lines that use it."""
         uses: dict[str, list[int]] = defaultdict(list)
         for node in ast.walk(self.node):
             if isinstance(node, (ast.Name, ast.Attribute)):
@@ -464,13 +461,13 @@ def ways_from(
 ) -> list[Setting]:
     """Return settings that may make a line run.
 
-    They meet the conditions under which the line runs. If its function did not run, they also meet the conditions of
-    the calls that lead to the function.
+    They meet the conditions under which the line runs. If the line's function did not run, they also meet the
+    conditions of the calls that lead to the function.
 
     :param callers: the functions that may call the line's function.
     :param ran: the names of functions that ran, without class and module.
     :param calls: the maximum number of calls between a function that ran and the line's function.
-    :param inside: True if the line ran, and only parts of it did not.
+    :param inside: True if the line ran and only parts of it did not.
     """
     inner = (ways_inside if inside else ways_to)(part.node, line - part.start + 1)
     if part.last in ran or not calls:
@@ -496,7 +493,7 @@ _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, as
 
 
 def guard_of(part: Part, line: int) -> str:
-    """Return the innermost condition under which a line of a function runs; "" if the line has no condition."""
+    """Return the innermost condition under which a line of a function runs; "" if there is none."""
     steps = list(steps_to(part.node.body, line - part.start + 1))
     if not steps:
         return ""
@@ -509,17 +506,17 @@ def cut(text: str) -> str:
     return text if len(text) <= _GUARD else f"{text[:_GUARD]}…"
 
 
-#: (a condition, whether it must hold)
+#: A condition, and the truth value that it must have.
 _Step = tuple[ast.expr, bool]
 
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
-    """Yield the conditions that hold when a line runs.
+    """Yield the conditions under which a line runs.
 
-    These are the conditions of the blocks around the line, and the opposite of each earlier condition under which the
-    function or the loop would have been left.
+    These are the conditions of the blocks around the line, and the negations of earlier conditions that leave the
+    function or the loop.
     """
     for node in body:
         around = node.lineno <= line <= (node.end_lineno or 0)
@@ -538,7 +535,7 @@ def steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
 
 
 def _locals_of(function: _Function) -> dict[str, ast.expr]:
-    """Return the expression assigned to each local name that is assigned only once."""
+    """Return the local names that are assigned only once, each with the assigned expression."""
     several: dict[str, list[ast.expr]] = defaultdict(list)
     for name, value in _assignments(ast.walk(function)):
         several[name].append(value)
@@ -554,7 +551,7 @@ def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _ways(steps: Sequence[_Step], scope: Mapping[str, ast.expr]) -> list[Setting]:
-    """Return settings that meet all conditions, or as many of them as can be met together."""
+    """Return settings that meet all conditions, or as many conditions as can be met together."""
     whole: list[Setting] = [{}]
     for test, truth in steps:
         ways = solve(test, truth, scope)
@@ -568,9 +565,9 @@ def _conflict(one: Setting, other: Setting) -> bool:
 
 
 def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int = 3) -> list[Setting]:
-    """Return settings that may give an expression this truth value; empty if the source does not show any.
+    """Return settings that may give an expression this truth value; an empty list if the source does not determine any.
 
-    :param scope: local name -> the expression that was assigned to it.
+    :param scope: local name -> the assigned expression.
     """
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return solve(test.operand, not truth, scope, depth)
@@ -597,9 +594,9 @@ def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int
 
 
 def _make_instance(value: ast.expr, kind: ast.expr, scope: Mapping[str, ast.expr]) -> list[Setting]:
-    """Return settings under which ``isinstance(value, kind)`` is true. Return none if ``kind`` does not include lists.
+    """Return settings under which ``isinstance(value, kind)`` is true; none if ``kind`` includes no lists.
 
-    If ``value`` is the first item of a list, the settings turn the items into lists.
+    If ``value`` is the first item of a list, the settings replace the items by lists.
     """
     if {"list", "List", "Sequence"}.isdisjoint(map(ast.unparse, getattr(kind, "elts", [kind]))):
         return []
@@ -640,7 +637,7 @@ def _each(names: Sequence[str], values: Sequence[Any]) -> list[Setting]:
 
 
 def _values(operator: ast.cmpop, value: Any, holds: bool) -> list[Any]:
-    """Return values of ``x`` that make ``x operator value`` true (if ``holds``) or false."""
+    """Return values of ``x`` for which ``x operator value`` is true if ``holds``, and false otherwise."""
     if value is None:
         return [None] if holds else [SOME, 0.5, True]
     if isinstance(value, (bool, str, dict)):
@@ -669,9 +666,8 @@ _UNKNOWN = object()
 
 
 def _value(node: ast.expr) -> Any:
-    """Return the value of an expression if its source shows it: a constant, or ``{"member": NAME}`` for an enum
-    member.
-    """
+    """Return the value of an expression if its source determines it, otherwise ``_UNKNOWN``. The value is a constant,
+    or ``{"member": NAME}`` for a member of an enum."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and _number(node) is not None:
@@ -704,7 +700,7 @@ def _names(node: ast.expr, scope: Mapping[str, ast.expr]) -> list[str]:
 
 
 def _texts(node: ast.expr) -> list[str]:
-    """Return the strings in a call that may be the name of an option."""
+    """Return the strings in a call that may be names of options."""
     if not isinstance(node, ast.Call):
         return []
     sides = [*node.args, *(each.value for each in node.keywords)]
@@ -712,7 +708,7 @@ def _texts(node: ast.expr) -> list[str]:
 
 
 def _counted_dimensions(node: ast.expr) -> ast.expr | None:
-    """Return the tensor whose dimensions an expression counts: ``x`` for ``x.dim()``. Return None for other
+    """Return the tensor whose dimensions an expression counts, such as ``x`` for ``x.dim()``; None for other
     expressions."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len":
         shape = node.args[0] if node.args else None
@@ -722,7 +718,7 @@ def _counted_dimensions(node: ast.expr) -> ast.expr | None:
 
 
 def _is_size(node: ast.expr) -> bool:
-    """Return True if an expression counts elements, such as ``len(x)`` or ``x.shape[0]``."""
+    """Return True if an expression is a number of elements, such as ``len(x)`` or ``x.shape[0]``."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
     if isinstance(node, ast.Call):
@@ -731,7 +727,7 @@ def _is_size(node: ast.expr) -> bool:
 
 
 def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
-    """Return the number that an expression denotes, directly or as a module-level name; None for other expressions."""
+    """Return the number that an expression or a module-level name stands for; None if it is not a number."""
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _number(node.operand, values)
@@ -740,9 +736,8 @@ def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
 
 
 def _option_name(node: ast.expr) -> str:
-    """Return the name of the option that an expression reads: an attribute, a key, or the second argument of
-    ``getattr``; "" if it reads none.
-    """
+    """Return the name of the option that an expression reads, as an attribute, a key or the second argument of
+    ``getattr``; "" if it reads none."""
     if isinstance(node, ast.Attribute):
         return node.attr
     if isinstance(node, ast.Call):

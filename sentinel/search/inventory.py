@@ -1,8 +1,8 @@
-"""Decide whether a function carries training signal, from the words in its source.
+"""Decide by the words in a function's source whether the function carries training signal.
 
-The rule consists of the word tables below and their weights. docs/coverage.md explains them and how they were chosen.
-The tables have words of reinforcement learning, and no names of frameworks. Sources are parsed in processes with limits
-on time and memory; nothing is imported or run.
+The rule consists of the word tables below and their weights. docs/coverage.md explains how they were chosen. The tables
+have words of reinforcement learning, and no names of frameworks. Sources are parsed in processes with limits on time
+and memory; no code is imported or run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sentinel.errors import SentinelError
 from sentinel.search.bindings import Name, names_of, span_of, syntax_of
 from sentinel.worker.codes import LARGEST_SOURCE
 
-#: Subject -> (strong words, weak words). A strong word is enough to indicate the subject; a weak word counts less. Each
-#: is a regular expression for whole words of an identifier that is written in lower case with ``_`` between its words.
+#: Subject -> (strong words, weak words). A strong word alone indicates the subject; a weak word counts less. Each is a
+#: regular expression for whole words of an identifier in snake case.
 WORDS: Mapping[str, tuple[str, str]] = {
     "mask": (r"masks?|masked|unmasked|ignore_index", ""),
     "log-probability": (r"log_?probs?|logps?|logits?|log_?ratio|kl|kld|kl_\w+|entropy|entropies", ""),
@@ -62,7 +62,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "metric": (r"metrics?|logs", r"statistics"),
 }
 
-#: Words of infrastructure and model code. In the name of a function, class or module they lower the score.
+#: Words of infrastructure and model code. They lower the score if the name of a function, class or module has one.
 ASIDE = (
     r"init|initialize|getstate|setstate|repr|str|configs?|cfg|args|arguments|argparse|cli|api|service|servers?|client"
     r"|https?|url|ports?|addr\w*|launch\w*|install|profil\w*|wandb|tensorboard|swanlab|placement|slurm|socket|nccl"
@@ -72,7 +72,7 @@ ASIDE = (
     r"|benchmarks?|flops\w*|visuali[sz]e\w*|health|tracking|logging"
 )
 
-#: Place of a word -> (weight of a strong word, weight of a weak word). The name of a method's class counts most.
+#: Place of a word in the source -> (weight of a strong word, weight of a weak word). A method's class counts most.
 SITES: Mapping[str, tuple[int, int]] = {
     "parameter": (4, 2), "name": (4, 2), "class": (6, 3), "module": (2, 1), "body": (1, 0)
 }  # fmt: skip
@@ -101,7 +101,7 @@ _KEY = re.compile(r"[\w/.-]{1,40}")
 
 _PYTHON = ".".join(map(str, sys.version_info[:2]))
 
-#: Limits of a parsing process, in CPU seconds and bytes. Parsing a framework takes one to three seconds and 100 MB.
+#: Limits of a parsing process, in CPU seconds and bytes. A whole framework takes one to three seconds and 100 MB.
 _SECONDS, _MEMORY = 60, 2 << 30
 
 
@@ -114,9 +114,9 @@ class Function:
     """A function or method that carries training signal according to the rule.
 
     :ivar name: the qualified name within the module.
-    :ivar file: the path of the file; empty as long as only the file's content is known.
+    :ivar file: the path of its file; empty while only the file's content is known.
     :ivar state: whether a binding exists; ``no signal`` if the adapter's globs exclude it.
-    :ivar contracts: the contracts that it is bound to.
+    :ivar contracts: the contracts to which it is bound.
     """
 
     module: str
@@ -141,7 +141,7 @@ class Function:
 class Source:
     """The names and the signal functions of a source file.
 
-    :ivar unread: why the file could not be read.
+    :ivar unread: why the file could not be read; empty if it was read.
     """
 
     names: Mapping[str, Name] = field(default_factory=dict)
@@ -195,8 +195,8 @@ _KERNELS = (
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
-    """Return the functions and methods in a module that carry training signal. If a name is defined twice, the last
-    definition counts."""
+    """Return the functions and methods of a module that carry training signal. Of two with the same name, the last
+    counts."""
     parts = module.split(".")[1:]
     if _is_test(parts):
         return []
@@ -221,7 +221,7 @@ def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
     * a parameter, its name, its class or its module has a strong word;
     * it is a GPU kernel;
     * it declares a program's options;
-    * it changes an object and returns it, as the decorator of a configuration class does.
+    * it changes an object and returns it, such as a decorator for configuration classes.
     """
     parts = module.split(".")[1:]
     if _is_test(parts):
@@ -251,9 +251,9 @@ _ENTERS = ("__enter__", "__aenter__")
 
 
 def _returns_changed(node: _Def) -> bool:
-    """Return True if a function changes one of its parameters and returns it, or makes a subclass of one.
+    """Return True if a function changes and returns one of its parameters, or makes a subclass of a parameter.
 
-    Functions nested in it are examined too.
+    Its nested functions are examined too.
     """
     for function in (each for each in ast.walk(node) if isinstance(each, _Def) and each.name not in _ENTERS):
         parameters = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
@@ -274,7 +274,7 @@ def _returns_changed(node: _Def) -> bool:
 
 
 def _is_kernel(node: _Def) -> bool:
-    """Return True if the function is a GPU kernel. The rule counts its launcher instead."""
+    """Return True if a function is a GPU kernel. The inventory has the function that launches the kernel instead."""
     decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
     return any(f".{ast.unparse(each)}".endswith(_KERNELS) for each in decorators)
 
@@ -303,7 +303,7 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
     own = [each for each in node.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
     if all(isinstance(each, (ast.Pass, ast.Raise)) for each in own):
         return 0, ()
-    # A function that only forwards a call or an attribute carries no signal.
+    # A function that only forwards a call or an attribute carries no training signal.
     if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):
         return 0, ()
     words = _words(node, module, names)
@@ -353,8 +353,8 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _subjects_in(name: str) -> tuple[tuple[int, str], ...]:
-    """Return (level, subject) for each subject that an identifier indicates; the level is 0 for a strong word, 1 for a
-    weak one."""
+    """Return ``(level, subject)`` for each subject that an identifier indicates. Level 0 is a strong word, level 1 a
+    weak word."""
     spelled = _snake_case(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

@@ -1,8 +1,8 @@
-"""Find out whether known bugs explain a broken law. They do if the law holds on scenarios that do not trigger them.
+"""Decide whether known bugs explain a broken law. They do if the law holds on scenarios that do not trigger them.
 
 A known bug can hide another bug that breaks the same law. So before known bugs excuse a violation, the law is checked
-again, only on scenarios that trigger none of these bugs. A scenario triggers none of them if no ``when:`` of their
-recipes applies (:mod:`sentinel.recipes.triggers`). A violation in such a scenario is another bug.
+again on scenarios that trigger none of them. In such a scenario, no ``when:`` of their recipes applies
+(:mod:`sentinel.recipes.triggers`). A violation there is due to another bug.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from sentinel.values.literals import Tensor
 
 Key = TypeVar("Key")
 
-#: Known bugs excuse the violations of a law only if the law holds on this many scenarios that do not trigger them.
+#: Known bugs excuse a law's violations only if the law holds on this many scenarios that do not trigger the bugs.
 ENOUGH = 30
 
-#: Maximum number of scenarios that are drawn to find :data:`ENOUGH`.
+#: Maximum number of scenarios that are drawn to find :data:`ENOUGH` that do not trigger the known bugs.
 _MOST = 2000
 
-#: The search ends after this many scenarios if the law has judged none of them, and at least one of them was left out
-#: because it triggers a bug.
+#: The search ends after this many scenarios if the law has judged none of them, and at least one was left out because
+#: it triggers a bug.
 _PATIENCE = 100
 
-#: If the law judged no scenario, :attr:`Others.none` says that every scenario which the law can judge triggers a bug.
-#: It does so only if at least 5 of the first 100 drawn scenarios trigger no bug. Otherwise, scenarios that trigger no
-#: bug may just be rare.
+#: Two numbers n, m: if the law judged no scenario, :attr:`Others.none` concludes that every scenario that the law can
+#: judge triggers a bug, but only if n of the first m drawn scenarios trigger no bug. Otherwise, such scenarios may just
+#: be rare.
 _PLAIN = (5, 100)
 
-#: Reasons for leaving out a scenario. Scenarios in float64 are left out because an epsilon of 1e-8 in a divisor changes
-#: the result there, but not at the precision of training.
+#: Reasons for leaving out a scenario. Scenarios in float64 are left out because there an epsilon of 1e-8 in a divisor
+#: changes the result, but not at the precision of training.
 TRIGGERS, TOO_FINE = "it triggers a known bug", "it is in float64"
 
 
@@ -46,10 +46,10 @@ class Excuse:
     """Whether known bugs explain a broken law, and why. One of ``holds``, ``hidden``, ``doubt`` and ``unknown`` is set.
 
     :ivar bugs: ids of the known bugs.
-    :ivar holds: a sentence with the number of scenarios that do not trigger the bugs and on which the law holds; empty
-        if the bugs do not explain the broken law.
-    :ivar hidden: the reason why every scenario that the law can judge triggers the bugs. Another bug could then hide
-        behind them.
+    :ivar holds: a sentence that the law holds on scenarios that do not trigger the bugs, with their number; empty if
+        the bugs do not explain the broken law.
+    :ivar hidden: the reason why every scenario that the law can judge triggers the bugs, which may then hide another
+        bug.
     :ivar doubt: the reason why the law judged too few scenarios that do not trigger the bugs.
     :ivar unknown: a finding that the bugs do not explain.
     """
@@ -73,8 +73,8 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Return why every scenario that the law can judge triggers the bugs. Return an empty string if the law judged
-        a scenario that triggers no bug, or if such scenarios may just be rare."""
+        """Return why every scenario that the law can judge triggers the bugs; empty if the law judged other scenarios,
+        or if such scenarios may just be rare."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:
@@ -83,8 +83,8 @@ class Others:
 
 
 def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
-    """Return True if recipes explain a finding: it came from a recipe's scenario, or its scenario triggers the recipes'
-    bugs."""
+    """Return True if recipes explain a finding: it came from the scenario of a recipe, or its scenario triggers the
+    recipes' bugs."""
     if any(recipe.bug_id in finding.examples for recipe in recipes):
         return True
     explained = _explain(recipes, finding.law, finding.subject.contract, finding.trial.variants)
@@ -157,7 +157,7 @@ def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Other
     """Return whether recipes explain why a law is broken.
 
     :param recipes: the recipes that are about the findings and whose bugs are reproduced at this revision.
-    :param others: the law's result of :func:`search_others`; None if the search failed.
+    :param others: the result of :func:`search_others` for the law; None if the search failed.
     """
     bugs = tuple(recipe.bug_id for recipe in recipes)
     unknown = next((item for item in findings if not covers(recipes, item)), None)
@@ -182,14 +182,14 @@ def explain(
     search: Callable[[Mapping[Key, Sequence[Recipe]]], Mapping[Key, Others]],
 ) -> dict[Key, tuple[Excuse, list[Finding]]]:
     """Return, for each broken law, whether known bugs explain it, and the findings on scenarios that do not trigger
-    them.
+    these bugs.
 
-    The search leaves out scenarios that trigger the known bugs. If the search finds the bug of a further recipe, it is
-    repeated without the scenarios that trigger this bug too.
+    The search leaves out scenarios that trigger the known bugs. If it finds the bug of a further recipe, it is repeated
+    without the scenarios that trigger this bug.
 
     :param findings: law -> its findings.
     :param about: returns the recipes that are about a finding and whose bugs are reproduced at this revision.
-    :param search: searches scenarios that trigger none of the bugs that are known to break each law.
+    :param search: checks laws on scenarios that trigger none of their known bugs.
     """
     known = {key: _unite(about(finding) for finding in items) for key, items in findings.items()}
     explained: dict[Key, tuple[Excuse, list[Finding]]] = {}

@@ -1,8 +1,8 @@
 """Write a finding as a recipe: the shrunk scenario, a pin, and expected values or a law.
 
-If the contract has an oracle, the recipe expects the oracle's values. Otherwise it only checks the law, which shows
-that outputs disagree but not which of them is right. Every recipe is tried before it is written: its verdict must be
-``reproduced`` on the current code, and must not be ``reproduced`` if the outputs are replaced by correct ones.
+If the contract has an oracle, the recipe expects the oracle's values. Otherwise it only checks the law, which detects
+that outputs disagree but not which of them is right. Every recipe is tried before it is written. Its verdict must be
+``reproduced`` on the current code, and another one if the outputs are replaced by correct outputs.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 
 def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
-    """Return a recipe with the scenario of a finding. The recipe expects no values, and checks the law that was
-    broken."""
+    """Return a recipe with the scenario of a finding. The recipe checks the broken law, and expects no values."""
     subject, law = finding.subject, finding.law
     first = next(iter(finding.trial.variants.values()))
     others = {key: value for key, value in finding.trial.variants.items() if key}
@@ -61,8 +60,8 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
         value = inputs[item.name]
         if base is not None and value == base[item.name]:
             continue
-        # The recipe must state the values that the binding fixes, because these are defaults only of the narrowed
-        # contract.
+        # The recipe must have the values that the binding fixes, because only the narrowed contract has them as
+        # defaults.
         granted = not callable(item.default) and value == item.default and item.name not in subject.binding.fixed
         if base is None and granted:
             continue
@@ -71,7 +70,7 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
 
 
 def as_written(value: Any, item: Input | None = None) -> Any:
-    """Return a literal in the form in which recipes write it."""
+    """Return a literal in the form that recipes use."""
     if isinstance(value, Mapping):
         return {name: as_written(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -89,7 +88,7 @@ def as_written(value: Any, item: Input | None = None) -> Any:
 
 
 def save(folder: Path, document: Mapping[str, Any], command: str = "sentinel discover") -> Path:
-    """Write ``<folder>/<BUG-ID>.yaml`` and return its path. A number is added to the name if the file exists.
+    """Write a recipe to ``<folder>/<BUG-ID>.yaml``, and return its path. If the file exists, add a number to its name.
 
     :raises SentinelError: if the folder cannot be written.
     """
@@ -110,7 +109,7 @@ def _dumper() -> Any:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Writes YAML with multi-line text in block style and without anchors."""
+        """A YAML dumper that writes multi-line text in block style, and no anchors."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -123,7 +122,7 @@ def _dumper() -> Any:
 
 
 class CannotDistinguish(Exception):
-    """Raised if no recipe distinguishes the code with the bug from correct code."""
+    """Raised if no recipe for a finding distinguishes the code with the bug from correct code."""
 
 
 def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
@@ -178,9 +177,9 @@ def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
 def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
     """Yield outputs that a correct implementation could return.
 
-    If there is an oracle, yield two outputs. The first has the oracle's values only at positions that the mask counts,
-    because values under the mask are undefined. The second has the oracle's values everywhere. If there is no oracle,
-    yield one output: all zeros, which few laws reject.
+    With an oracle, yield two outputs: one with the oracle's values only at elements that the mask counts, because the
+    others are undefined, and one with the oracle's values everywhere. Without an oracle, yield one output with all
+    values 0, which few laws reject.
     """
     case, contract = finding.trial.case, finding.subject.contract
     assert case is not None
@@ -232,7 +231,7 @@ def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict
 
 
 def _without_dtype(value: Any) -> Any:
-    """Return a value without its dtype, because recipes do not expect the oracle's float64."""
+    """Return a value without its dtype, because recipes must not expect the oracle's float64."""
     return value.nested() if isinstance(value, Tensor) else plain(value)
 
 

@@ -15,7 +15,7 @@ from sentinel.contracts.contract import REQUIRED, Choose, Contract, DoesNotApply
 from sentinel.targets import Binding, Target
 from sentinel.values.literals import FLOATS, Tensor, from_array, tensor
 
-#: Mask styles, the simplest first. ``right`` and ``left`` are the side of the padding; ``gaps`` is any mask.
+#: Mask styles, the simplest first. ``right`` and ``left`` name the side of the padding; ``gaps`` is any mask.
 MASK_STYLES = ("full", "right", "left", "gaps")
 
 #: Dtypes of float tensors. float32 is drawn most often because most calls in training use it.
@@ -49,11 +49,11 @@ DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "token_id": ((1, 2, 3, 4, 5, 6, 7, 0), ()),
 }  # fmt: skip
 
-#: If this number of decimals is drawn, recorded numbers are not rounded.
+#: The drawn number of decimals with which recorded numbers are not rounded.
 _EXACT = 4
 
 
-#: The indices of one dimension that a scenario keeps.
+#: The indices of one dimension that are part of a scenario.
 Places = tuple[int, ...]
 Sizes = dict[str, Places]
 
@@ -63,7 +63,7 @@ class NotSearchable(Exception):
 
 
 def narrow(contract: Contract, binding: Binding) -> Contract:
-    """Return the contract for one boundary.
+    """Return the contract, restricted to the inputs and choices that a boundary accepts.
 
     An input that the binding fixes is not drawn, and its default is the fixed value. The choices of the other inputs
     are limited to the values that the binding accepts.
@@ -84,13 +84,13 @@ def narrow(contract: Contract, binding: Binding) -> Contract:
             if not item.domain:
                 item = replace(item, choices=accepted, knob=item.knob and len(accepted) > 1)
         if item.default is REQUIRED and not (item.domain or item.choices or item.kind == "labels"):
-            raise NotSearchable(f"{item.name!r} has no domain, choices or default to draw from")
+            raise NotSearchable(f"the input {item.name!r} has no domain, choices or default to draw from")
         inputs.append(item)
     return replace(contract, inputs=tuple(inputs))
 
 
 def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[Any]:
-    """Return the values that adapters declare for an input: in dialects, and in bindings of this contract."""
+    """Return the values that adapters declare for an input, in dialects and in bindings of this contract."""
     values: list[Any] = []
     for binding in (binding for target in targets for binding in target.bindings):
         values += [dialect.value for dialect in binding.dialects if dialect.name == name]
@@ -100,7 +100,7 @@ def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[A
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return the values without repetitions, in their order. The values may be lists or dictionaries."""
+    """Return the values in their order, without repetitions. The values may be lists or dictionaries."""
     return list({repr(value): value for value in values}.values())
 
 
@@ -108,10 +108,10 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 class Around:
     """Values that the code under test suggests for a scenario, in addition to the usual values.
 
-    :ivar numbers: further values of float tensors; a tensor gets those that are valid in its domain.
-    :ivar size: the number of tokens, or of rows if the contract has no mask of tokens; 0 for a drawn number.
-    :ivar dtype: the dtype of float tensors; empty for a drawn one.
-    :ivar choices: input -> its value, for inputs that are chosen from a list; for a mask, its style.
+    :ivar numbers: further values of float tensors; only those that are valid in a tensor's domain are used.
+    :ivar size: the number of tokens, or of rows if the contract has no token mask; 0 to draw it.
+    :ivar dtype: the dtype of float tensors; empty to draw it.
+    :ivar choices: input -> its value, for inputs with choices; for a mask, its style.
     """
 
     numbers: tuple[float, ...] = ()
@@ -180,7 +180,7 @@ def cut_to(
 def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
     """Draw a part of a recorded scenario: some rows, some tokens, and fewer decimals.
 
-    Every group keeps at most ``n`` rows, where ``n`` is drawn. Shrinking moves towards few rows and whole numbers.
+    Every group has at most ``n`` rows left, where ``n`` is drawn. Shrinking tends to few rows and whole numbers.
 
     :raises DoesNotApply: if no row or no token is left.
     """
@@ -206,8 +206,8 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return True if a stored scenario is still valid for this boundary.
 
-    Changes of the adapter or of Sentinel may make it invalid. A valid scenario has exactly the contract's inputs, the
-    values that the adapter fixes, and only choices, mask styles and dtypes that the binding accepts.
+    It may be invalid after a change of the adapter or of Sentinel. A valid scenario has exactly the contract's inputs,
+    the values that the adapter fixes, and only choices, mask styles and dtypes that the binding accepts.
     """
     first = next(iter(variants.values()), {})
     if not first or any(set(inputs) != {item.name for item in contract.inputs} for inputs in variants.values()):
@@ -230,7 +230,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
     accepted = binding.accepts.get(item.name)
     if accepted is None or value in accepted:
         return True
-    # The value may be a count that the contract's `arrange` has computed from a choice and the rest of the scenario.
+    # The value may be a count that the contract's `arrange` has computed from a choice and the other inputs.
     arrangements = (
         [contract.arrange({**inputs, item.name: choice}, Choices(b"")) for choice in accepted]
         if contract.arrange
@@ -240,7 +240,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
 
 
 def padding_of(mask: Tensor) -> set[str]:
-    """Return the padding styles that a mask follows. Rows of zeros follow every style."""
+    """Return the padding styles that a mask has. A row of zeros fits every style."""
     rows = mask.array() != 0
     rows = rows[rows.any(axis=-1)]
     steps = np.diff(rows.astype(int), axis=-1)
@@ -249,7 +249,7 @@ def padding_of(mask: Tensor) -> set[str]:
 
 
 def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Set the inputs whose values the binding's dialects prescribe, and return the scenario."""
+    """Return the scenario, with those inputs set whose values the binding's dialects prescribe."""
     for dialect in binding.dialects:
         if contract.input(dialect.name) is not None and dialect.holds(inputs):
             inputs[dialect.name] = dialect.value
@@ -278,15 +278,15 @@ def _input(
     return item.default(inputs) if callable(item.default) else item.default
 
 
-#: If a tensor is drawn from values near the code's constants, this many common values of its domain are added to them.
+#: Number of common values of a domain that are added if a tensor is drawn from values near the code's constants.
 _BESIDE = 3
 
-#: Constants of the code with a larger magnitude are not used.
+#: Maximum magnitude of constants in the code near which values are drawn.
 _LARGEST = 1e4
 
 
 def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
-    """Return the numbers that are valid in a domain. For log-ratios, include the logarithms of positive numbers."""
+    """Return the numbers that are valid in a domain. For log-ratios, also return the logarithms of positive numbers."""
     if domain in ("mask", "token_id") or not numbers:
         return ()
     if domain == "reward":  # only multiples of a quarter, so that sums are exact
@@ -301,10 +301,10 @@ def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
 
 
 def _places(most: int, choose: Choose) -> Places:
-    """Draw at least one of ``most`` indices to keep.
+    """Draw which of ``most`` indices are part of a scenario; at least one.
 
-    Values are drawn for all indices, and the indices that are not kept are cut away afterwards. So a scenario that
-    loses a row keeps the numbers of its other rows, and shrinking can remove rows one by one.
+    Values are drawn for all indices, and the values of other indices are removed afterwards. So a scenario that loses a
+    row has the same numbers in its other rows, and shrinking can remove rows one by one.
     """
     there = [place for place, bit in enumerate(choose.integers(most, 0, 1)) if bit]
     return tuple(there) or (0,)

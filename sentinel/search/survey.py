@@ -66,13 +66,13 @@ Place = tuple[str, str, Ref]
 
 
 class Survey:
-    """Checks the laws of boundaries, with one search per boundary for all its laws.
+    """Checks laws of many boundaries, with one search per boundary for all its laws.
 
     :param level: a key of :data:`LEVELS`.
     :param recipes_of: returns a target's recipes. Their scenarios are tried first and are not shrunk.
-    :param baseline: a folder of evidence. The failing scenarios recorded there are tried next, so that a recorded
-        violation is found as long as it is present. Whether a short search finds it by itself depends on chance and on
-        the version of Hypothesis.
+    :param baseline: a folder of evidence. The failing scenarios in it are tried next, so that a recorded violation is
+        found as long as it exists. Without them, it would depend on chance and on the version of Hypothesis whether a
+        short search finds it.
     :param searchers: the number of boundaries that are searched at the same time; the results do not depend on it.
     """
 
@@ -106,7 +106,7 @@ class Survey:
         self._subjects: dict[tuple[str, Ref], Mapping[str, Subject]] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
-        """Announce jobs, so that one search can check all laws that are wanted for a boundary.
+        """Announce jobs before they are decided, so that one search checks all wanted laws of a boundary.
 
         With several searchers, the searches start now. With one, a search starts when its first result is needed.
         """
@@ -120,7 +120,7 @@ class Survey:
                 self._start_search(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """Return a job's decision. Search its boundary first if it has not been searched."""
+        """Return a job's decision. If its boundary has not been searched yet, search it first."""
         if job not in self._decided:
             self.plan([job])
             self._start_search(job.place).result()
@@ -160,7 +160,7 @@ class Survey:
         return {LawJob(target, boundary, law.name, ref): others for law, others in outcomes.items()}
 
     def decide_by(self, job: LawJob, finding: Finding) -> Decision:
-        """Return the decision that the job's law is broken, with ``finding`` as the first evidence."""
+        """Return the decision that the law of a job is broken, with ``finding`` as the evidence."""
         from sentinel.search.decisions import of_outcome
 
         others = [item for item in self.findings(job) if item is not finding]
@@ -176,7 +176,7 @@ class Survey:
         self._parser.shutdown(wait=True, cancel_futures=True)
 
     def _draw(self, place: Place) -> None:
-        """Draw the scenarios of a later search while the target is being imported."""
+        """Draw the scenarios of a later search, while the target is being imported."""
         from sentinel.search.boundary_search import drawn_scenarios  # importing Hypothesis takes about 0.3 s
 
         target, boundary, ref = place
@@ -238,7 +238,7 @@ class Survey:
         from sentinel.search.boundary_search import BoundarySearch
 
         law_session = open_target.law_session.fresh()
-        # Evidence holds one scenario per law: that of the first symptom. So only this scenario is shrunk.
+        # An evidence file has one scenario per law, that of the first symptom. So only this scenario is shrunk.
         search = BoundarySearch(
             law_session,
             subject,
@@ -262,8 +262,7 @@ class Survey:
         return search
 
     def _find_absence(self, open_target: OpenTarget, subject: Subject, error: Undecidable) -> Absence | None:
-        """If the error says that a name was not found, return the name that the checkout lacks. Otherwise return
-        None."""
+        """If the error says that a name was not found, return the name that the checkout lacks; otherwise None."""
         cause, binding = error.failure, subject.binding
         if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
             return None
@@ -303,9 +302,9 @@ class Survey:
 
     @staticmethod
     def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
-        """Search longer for laws that have a declared dialect which has not occurred yet.
+        """Search longer for laws with a declared dialect whose violation has not occurred yet.
 
-        A dialect is not stale merely because it did not occur in a few scenarios.
+        A dialect is not stale merely because its violation did not occur in a few scenarios.
         """
         from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import stale_dialects
@@ -323,7 +322,7 @@ class Survey:
 def parser_process() -> ProcessPoolExecutor:
     """Return an executor for :func:`constants_of`. Its process starts with the first task.
 
-    The process limits the time and memory of parsing, and other threads do not wait for it.
+    In a process, the time and memory of parsing are limited, and other threads need not wait.
     """
     return ProcessPoolExecutor(1, get_context("spawn"), limit_resources)
 
@@ -331,7 +330,7 @@ def parser_process() -> ProcessPoolExecutor:
 def constants_of(
     parser: ProcessPoolExecutor, law_session: LawSession, subject: Subject, checkout: Checkout, sources: Sources
 ) -> Constants:
-    """Return the constants of a boundary's code; empty ones if the code cannot be found or read."""
+    """Return the constants in a boundary's code; no constants if the code cannot be found or read."""
     with suppress(Undecidable, NotProvenError, SentinelError, OSError, BrokenProcessPool):
         provenance = prove(law_session.find(subject), checkout, sources)
         base, roots = str(checkout.path), package_roots(checkout)

@@ -1,7 +1,7 @@
 """Find calls that swap two arguments, by comparing their names with the function's parameters or with other calls.
 
 The name of an argument is the last name in its expression: both ``batch["ref_log_prob"]`` and ``self.ref_log_prob``
-have the name ``ref_log_prob``. A finding is a place for a person to read, not a verdict.
+have the name ``ref_log_prob``. A finding may be intended code, so a person must check it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FILLERS = frozenset(("the", "of", "all", "per", "token", "seq", "batch", "mini"
 
 @dataclass(frozen=True)
 class SwappedCall:
-    """A call with two arguments in the reverse order of the function's parameters, or of another call.
+    """A call with two arguments in the opposite order of the function's parameters, or of another call.
 
     :ivar other: the place of the other call or of the definition.
     """
@@ -31,7 +31,7 @@ class SwappedCall:
 def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall]:
     """Return the calls with two swapped arguments.
 
-    Functions are matched by name. A name that is defined several times with different parameters is left out.
+    Functions are matched by name. Names that are defined several times with different parameters are left out.
 
     :param sources: file and syntax tree of each module.
     """
@@ -51,16 +51,16 @@ def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall
     for name, parameters in definitions.items():
         if len(parameters) == 1 and name in calls:
             declared = next(iter(parameters))
-            against = list(_of_definition(name, places[name], declared, calls[name]))
-            found += against or list(_of_calls(name, declared, calls[name]))
+            against = list(_compare_with_definition(name, places[name], declared, calls[name]))
+            found += against or list(_compare_calls(name, declared, calls[name]))
     unique = {(each.function, each.place): each for each in reversed(found)}
     return sorted(unique.values(), key=lambda each: each.place)
 
 
-def _of_definition(
+def _compare_with_definition(
     name: str, place: str, parameters: tuple[str, ...], calls: Iterable[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls with two swapped arguments: each has the name of the parameter to which the other is passed."""
+    """Yield the calls in which two arguments are swapped: each has the name of the other's parameter."""
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
             if j < len(parameters):
@@ -69,11 +69,10 @@ def _of_definition(
                     yield SwappedCall(name, f"{file}:{line}", (arguments[i], arguments[j]), place)
 
 
-def _of_calls(
+def _compare_calls(
     name: str, parameters: tuple[str, ...], calls: list[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """If some calls pass two arguments in one order and other calls in the reverse order, yield the calls with the less
-    frequent order."""
+    """Yield the calls that pass two arguments in the opposite order of most other calls of the function."""
     orders: dict[frozenset[str], dict[tuple[int, str, int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
@@ -97,7 +96,8 @@ def _pairs(arguments: tuple[str, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _likeness(one: str, other: str) -> float:
-    """Return how similar two names are: the number of common words divided by the number of all words, from 0 to 1."""
+    """Return the similarity of two names, from 0 to 1: the number of common words divided by the number of all
+    words."""
     first, second = ({word.removesuffix("s") for word in name.lower().split("_")} - _FILLERS for name in (one, other))
     return len(first & second) / max(len(first | second), 1)
 

@@ -80,7 +80,7 @@ def test_a_fixed_bug_is_better_with_numbers_and_laws(run_sentinel, tiny, tmp_pat
     file.write_text('{"rows": []}')
     answer = run_sentinel("diff", "tiny", *same, "--save", file, *FEW)
     assert (answer.status, file.read_text()) == (2, '{"rows": []}')
-    assert "has other content, so it was not overwritten; name another file" in answer.err
+    assert "was not written by Sentinel, so it was not overwritten; name another file" in answer.err
 
 
 SHARES = """
@@ -503,7 +503,7 @@ def test_changed_comments_start_no_worker(run_sentinel, tree, monkeypatch):
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 0
     assert (
-        "no code that carries training signal (by the inventory's rule) differs; "
+        "no code that carries training signal differs (by the inventory's rule); "
         "this follows from the source text alone, so nothing was run" in answer.out
     )
 
@@ -581,7 +581,7 @@ def test_a_removed_function_is_searched_under_another_name(run_sentinel, tree):
     one, other = tree("one", code), tree("other", both)
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 2
-    assert "gone: tiny.losses.agg_loss (tiny/losses.py:1)\n  perhaps tiny.losses.first (tiny/losses.py:1)" in answer.out
+    assert "agg_loss (tiny/losses.py:1)\n  perhaps renamed to tiny.losses.first (tiny/losses.py:1)" in answer.out
     assert "new: tiny.losses.agg_loss" in run_sentinel("diff", "tiny", other, one).out
 
 
@@ -1292,7 +1292,7 @@ def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentine
     answer = run_sentinel("diff", "tiny", one, other, *FEW)
     assert answer.status == (0 if bound_too else 2)
     assert "  tiny/losses.py:6 compute_advantages (no boundary reaches it)\n" in answer.out
-    assert "not signal code by the inventory's rule: 1 changed function: tiny/paths.py:1 helper\n" in answer.out
+    assert "1 changed function without training signal by the inventory's rule: tiny/paths.py:1 helper\n" in answer.out
     assert "; 1 changed signal function not bound" in answer.out
     assert ("no difference at the one boundary whose changed lines all ran" in answer.out) is bound_too
     reason = "nothing was examined: no boundary reaches the changed signal functions"

@@ -31,11 +31,11 @@ TWO = tensor([1.0, 2.0], "float32")
         ("answer", None, TWO, "is [1.0, 2.0]; it was null"),
         ("masked", TWO, tensor([1.0, 0.0], "float32"), "is now 0 in the elements that changed, only where"),
         ("value", TWO, tensor([2.0, 4.0], "float32"), "is 2 times the previous value"),
-        ("shape", TWO, tensor([1.0], "float32"), ": the shape: [2] before, [1] after"),
+        ("shape", TWO, tensor([1.0], "float32"), ": shape [2] before, [1] after"),
     ],
 )
 def test_a_difference_is_described_with_both_values(symptom, before, after, said):
-    details = {"loss": "the shape: [2] before, [1] after" if symptom == "shape" else "element [0]"}
+    details = {"loss": "shape [2] before, [1] after" if symptom == "shape" else "element [0]"}
     difference = Difference(symptom, {}, {"before": {"loss": before}, "after": {"loss": after}}, details)
     assert describe_difference(difference).startswith(f"loss{'' if said[0] == ':' else ' '}{said}")
 
@@ -70,7 +70,7 @@ def test_a_law_is_either_newly_broken_or_broken_by_both_revisions():
     newly, older = split_by_law([new, *further])
     assert ([each.law for each in newly], [each.law for each in older]) == (["order"], ["oracle"])
     said = summarise(BoundaryDiff("f", "call", "differs", broken={"after": (new, *further)}))
-    assert said == 'breaks order ("order does not matter"); is further from oracle than before ("as defined")'
+    assert said == 'breaks order ("order does not matter"); breaks oracle more than before ("as defined")'
 
 
 def _shown(**parts):
