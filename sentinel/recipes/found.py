@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,8 @@ _LONGEST_ID = 100
 def found_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
     """Return a bug id for a broken law, made from the names of the function and the law."""
     parts = [target, boundary.rpartition(".")[2].strip("_"), law]
-    text = "-".join([*parts, *([symptom] if symptom != "value" else [])]).upper().replace("_", "-")
+    text = "-".join([*parts, *([symptom] if symptom != "value" else [])]).upper()
+    text = re.sub(r"[^A-Z0-9.]+", "-", text)  # a symptom may contain spaces
     return text[:_LONGEST_ID].rstrip("-")
 
 

@@ -869,7 +869,7 @@ def test_a_link_out_of_the_tree_is_not_a_removed_function(run_sentinel, tree, tm
         (CODE.replace('="token-mean"', '="token-mean", *, weight').format(returned=f"{MENDED} * weight"), "'weight'"),
         (
             CODE.replace("loss_agg_mode", "scale=2, loss_agg_mode").format(returned=f"{MENDED} * ([1] ** scale)"),
-            "(its parameters have changed; ",
+            "(its parameters have changed, so ",
         ),
     ],
 )

@@ -113,10 +113,10 @@ def test_a_different_recipe_of_a_known_bug_is_reported_first(run_sentinel, mirro
 
 COULD_NOT: dict[str, tuple[Change, str]] = {
     "boundary": (lambda d: _with_recipe(d, boundary="os.system"), "'os.system' is outside the target's package tiny"),
-    "another bug": (lambda d: _with_recipe(d, bug_id="ANOTHER"), "is about tiny ANOTHER, not"),
+    "another bug": (lambda d: _with_recipe(d, bug_id="ANOTHER"), "is about tiny ANOTHER, but"),
     "commit": (lambda d: d.update(ref="git:" + "a" * 40), "is not in the mirror"),
     "target": (lambda d: d.update(target="nope"), "no adapter for target 'nope'"),
-    "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
+    "law": (lambda d: d.update(bug_id=""), "is of the law None"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),
     "folder": (lambda d: d.update(ref="path:/"), "the evidence names a folder, which a run never writes"),

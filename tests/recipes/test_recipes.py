@@ -21,6 +21,7 @@ from sentinel.recipes.affects import Affected
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.recipes.check import check_files
 from sentinel.recipes.digests import document_digest
+from sentinel.recipes.found import found_id
 from sentinel.recipes.grades import count_bugs, realism
 from sentinel.recipes.rules import examine_document
 from sentinel.recipes.structure import schema
@@ -655,3 +656,9 @@ def test_a_setting_that_the_boundary_needs_must_be_given(tmp_path):
     )
     path.write_text(path.read_text().replace("\nscenario:\n", "\nscenario:\n  dual_clip: null\n"))
     assert check_files([path], bundled_catalog()) == [], "written, it is meant"
+
+
+def test_the_id_of_a_finding_is_valid_although_its_symptom_has_spaces():
+    name = found_id("toy", "toy.core._reject_mask", "every_knob_counts", "no effect of threshold_high")
+    assert name == "TOY-REJECT-MASK-EVERY-KNOB-COUNTS-NO-EFFECT-OF-THRESHOLD-HIGH"
+    assert jsonschema_rs.is_valid(schema(), {**load(GOOD).document, "bug_id": name})

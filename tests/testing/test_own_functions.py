@@ -312,7 +312,7 @@ def test_a_function_that_returns_nothing_does_not_pass():
     assert not report.ok
     text = report.laws["the_oracle_agrees"].text
     assert text == "every call raised: TypeError: <lambda> returned None; add a return statement"
-    assert str(report).count("returns None") == 1
+    assert str(report).count("returned None") == 1
 
 
 @pytest.mark.slow

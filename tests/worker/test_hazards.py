@@ -51,7 +51,7 @@ def demo(lab: Lab, tmp_path: Path) -> TargetProcess:
         ("ask_torch_for_too_much", {}, "memory", "out of memory"),
         ("grow", {}, "memory", "out of memory"),
         ("grow_in_small_pieces", {}, "memory", "out of memory"),
-        ("answer_too_long", {}, "crash", "larger than"),
+        ("answer_too_long", {}, "crash", "exceeds a limit"),
     ],
 )
 def test_a_failed_probe_reports_how_it_ended(name, arguments, kind, said, lab, demo):

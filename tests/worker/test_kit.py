@@ -350,7 +350,7 @@ def test_a_call_is_declared_by_its_layout():
 
 
 def test_an_unsupported_value_belongs_to_another_version():
-    with pytest.raises(AbsentError, match="has no side middle"):
+    with pytest.raises(AbsentError, match="does not support side=middle"):
         kit.call_with(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, values_of={"side": {"left": True}})
 
 
