@@ -12,20 +12,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 from sentinel.comparing.branches import (
+    Calls,
     Condition,
-    Users,
     called_name,
-    chains_to,
     conditions_around,
     conditions_inside,
-    find_callers,
-    find_users,
     locate,
+    part_of,
 )
 from sentinel.comparing.influence import Influence, find_sites, names_read, pair_values, parameters_in
 from sentinel.comparing.observations import (
@@ -52,10 +49,8 @@ from sentinel.search.boundary_search import BoundarySearch, draw_around, example
 from sentinel.search.guards import (
     CALLS_AWAY,
     Constants,
-    Part,
     Setting,
     constants,
-    function_of,
     merge,
     options,
     other_kinds,
@@ -280,9 +275,9 @@ class Asking:
         found: list[Constants] = []
         for place, side in enumerate(SIDES):
             units = [(one, other)[place] for _, one, other in changed]
-            functions = [function_of(each.text) for each in units if each is not None and each.kind == "function"]
-            if any(functions):
-                found.append(constants(filter(None, functions), self._module_values(side, subject)))
+            functions = [part.node for each in units if each is not None and (part := part_of(each)) is not None]
+            if functions:
+                found.append(constants(functions, self._module_values(side, subject)))
         return merge(found)
 
     def _module_values(self, side: str, subject: Subject) -> dict[str, ast.expr]:
@@ -429,12 +424,11 @@ class Asking:
 
         :param ran: the names of functions that ran, without class and module.
         """
-        units = self._units(subject)
-        users = {side: find_users(each) for side, each in units.items()}
+        calls = self._calls(subject)
         return any(
-            self._taken[item] < _BOUNDARIES and self._conditions(item, units[item.side], users[item.side], ran)
+            self._taken[item] < _BOUNDARIES and self._conditions(item, calls[item.side], ran)
             for item in self._selection.patch.find_unexamined([place for place, _, _ in changed])
-            if item.side in units
+            if item.side in calls
         )
 
     def search_branches(
@@ -446,8 +440,9 @@ class Asking:
         Only conditions that both revisions have can be forced.
         """
         usual: list[Inputs] = []
-        units = self._units(subject)
-        for item, conditions, spans in self._branches(subject, changed, log):
+        calls = self._calls(subject)
+        units = {side: each.units for side, each in calls.items()}
+        for item, conditions, spans in self._branches(calls, changed, log):
             usual = usual or self._scenarios(subject, log)
             settings = {str(each): True for each in conditions}
             taken: list[Inputs] = [{**inputs, SETTINGS: {**inputs.get(SETTINGS, {}), **settings}} for inputs in usual]
@@ -541,28 +536,25 @@ class Asking:
                         values[side].append([place[0], span, place[1], value.name, value.part])
         return values
 
-    def _units(self, subject: Subject) -> dict[str, Mapping[Place, Unit]]:
-        """Return the definitions that a boundary reaches: side -> place -> definition."""
-        return {side: each.units for side in SIDES if (each := self._selection.reached(side, subject)) is not None}
+    def _calls(self, subject: Subject) -> dict[str, Calls]:
+        """Return the calls between the functions that a boundary reaches, by side."""
+        reached = {side: self._selection.reached(side, subject) for side in SIDES}
+        return {side: Calls(each.units) for side, each in reached.items() if each is not None}
 
     def _branches(
-        self, subject: Subject, changed: Sequence[Change], log: Log
+        self, calls: Mapping[str, Calls], changed: Sequence[Change], log: Log
     ) -> Iterator[tuple[Unexamined, list[Condition], dict[str, list[Any]]]]:
         """Yield changed lines that did not run, with conditions under which they may run, and the places of these
         conditions.
 
         The places are given per side, as a list of file, position and required truth value for each condition.
         """
-        units = self._units(subject)
         patch, tried = self._selection.patch, list[list[str]]()
         ran = {side: frozenset(path.rpartition(".")[2] for path in log.functions.get(side, ())) for side in SIDES}
-        users = {side: find_users(each) for side, each in units.items()}
-        for item in patch.find_unexamined([place for place, _, _ in changed]) if len(units) == 2 else ():
+        for item in patch.find_unexamined([place for place, _, _ in changed]) if len(calls) == 2 else ():
             self._taken[item] += 1
             for conditions in (
-                self._conditions(item, units[item.side], users[item.side], ran[item.side])
-                if self._taken[item] <= _BOUNDARIES
-                else ()
+                self._conditions(item, calls[item.side], ran[item.side]) if self._taken[item] <= _BOUNDARIES else ()
             ):
                 if self.budget.over() or list(map(str, conditions)) in tried or len(tried) == _BRANCHES:
                     continue
@@ -570,7 +562,7 @@ class Asking:
                     side: [
                         [each.place[0], list(span), each.truth]
                         for each in conditions
-                        if (span := locate(each, units[side].get(each.place))) is not None
+                        if (span := locate(each, calls[side].units.get(each.place))) is not None
                     ]
                     for side in SIDES
                 }
@@ -578,24 +570,22 @@ class Asking:
                     tried.append(list(map(str, conditions)))
                     yield item, conditions, spans
 
-    def _conditions(
-        self, item: Unexamined, units: Mapping[Place, Unit], users: Users, ran: Collection[str]
-    ) -> list[list[Condition]]:
+    def _conditions(self, item: Unexamined, calls: Calls, ran: Collection[str]) -> list[list[Condition]]:
         """Return the ways to make a line run. Each way is a list of conditions that must all be met."""
         place = item.file, item.name
-        unit = units.get(place) or self._selection.patch.units(item.side).get(place)
+        unit = calls.units.get(place) or self._selection.patch.units(item.side).get(place)
         if unit is None or unit.kind != "function":
             return []
         line = item.lines[0] - unit.span[0]
         if item.guard in PARTS:
             return [each for each in conditions_inside(place, unit, line) if each]
         found: list[list[Condition]] = []
-        for chain in chains_to(place, line, units, users, ran, CALLS_AWAY):
+        for chain in calls.chains(place, line, ran, CALLS_AWAY):
             names = [*(called_name(at) for at, _ in chain[1:]), ""]
             steps = [
                 each
                 for (at, there), name in zip(chain, names)
-                for each in conditions_around(at, {**units, place: unit}[at], there, name)
+                for each in conditions_around(at, calls.units.get(at, unit), there, name)
             ]
             own = steps[-1:] if len(chain) == 1 else []
             found += [each for each in (own, steps) if each and each not in found]
@@ -645,22 +635,20 @@ class Asking:
         the conditions that guard the calls of this function.
         """
         patch, tried = self._selection.patch, list[Setting]()
-        reached = self._units(subject)
-        users = {side: find_users(units) for side, units in reached.items()}
+        calls = self._calls(subject)
         for item in patch.find_unexamined([place for place, _, _ in changed]):
             place = item.file, item.name
-            unit, units = patch.units(item.side).get(place), reached.get(item.side)
-            part = None if unit is None or units is None else _part(unit)
-            if part is None or units is None:
+            unit = patch.units(item.side).get(place)
+            part = part_of(unit) if unit is not None and item.side in calls else None
+            if part is None:
                 continue
-            near = find_callers(place, users[item.side], CALLS_AWAY)
-            callers = [caller for each in units if each in near and (caller := _part(units[each])) is not None]
+            callers = calls[item.side].callers(place, CALLS_AWAY)
             ways = ways_from(part, item.lines[0], callers, ran, CALLS_AWAY, item.guard in PARTS)
             for way in [each for each in ways[:_VALUES] if each not in tried][: _TURNS - len(tried)]:
                 tried.append(way)
                 if self.budget.over():
                     return
-                if item not in patch.find_unexamined([(item.file, item.name)]):
+                if item not in patch.find_unexamined([place]):
                     break
                 yield way
 
@@ -689,7 +677,9 @@ class Asking:
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
         yield from turns
         named = {**self._module_values(BEFORE, subject), **self._module_values(AFTER, subject)}
-        kinds = [each for unit in units if (part := _part(unit)) is not None for each in other_kinds(part.node, named)]
+        kinds = [
+            each for unit in units if (part := part_of(unit)) is not None for each in other_kinds(part.node, named)
+        ]
         yield from ({**way, **each} for each in distinct(kinds) for way in ({}, *ways[:1]))
         yield from [{**way, **each} for way in ways for each in turns if not way.keys() & each.keys()][:_TURNS]
 
@@ -702,13 +692,6 @@ def _confirmed(pair: Pair, subject: Subject, plans: Sequence[Plan]) -> Iterator[
                 [again] = fresh.try_(subject, [plan])
             if again.violations:
                 yield again, again.violations, ()
-
-
-@lru_cache(maxsize=1024)
-def _part(unit: Unit) -> Part | None:
-    """Parse a definition. Return None if it is not a function or cannot be parsed."""
-    node = function_of(unit.text) if unit.kind == "function" else None
-    return None if node is None else Part(unit.name, node, unit.span[0])
 
 
 def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:

@@ -9,10 +9,10 @@ reaches the branch with these values.
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 
 from sentinel.comparing.patch import Span, function_in, span_in, statements
@@ -25,9 +25,6 @@ _CHAINS = 2
 
 #: Calls that lead to a line: the place and line of each call, and then the line itself.
 Chain = list[tuple[Place, int]]
-
-#: name -> the functions whose code contains it
-Users = Mapping[str, Sequence[Place]]
 
 
 @dataclass(frozen=True)
@@ -138,56 +135,67 @@ def called_name(place: Place) -> str:
     return owner.rpartition(".")[2] if last == "__init__" else last
 
 
-def find_users(units: Mapping[Place, Unit]) -> Users:
-    """Return, for each name, the functions whose code contains it, as a name or as an attribute."""
-    users: dict[str, list[Place]] = defaultdict(list)
-    for place, unit in units.items():
-        for name in unit.names | unit.attributes if unit.kind == "function" else ():
-            users[name].append(place)
-    return users
+class Calls:
+    """The calls between the functions that a boundary reaches, as far as the names in their code show.
 
-
-def find_callers(place: Place, users: Users, calls: int) -> set[Place]:
-    """Return the functions from which at most ``calls`` calls may lead to a function."""
-    found, nearest = {place}, {place}
-    for _ in range(calls):
-        names = {name for each in nearest for name in (called_name(each), each[1].rpartition(".")[2])}
-        nearest = {user for name in names for user in users.get(name, ())} - found
-        found |= nearest
-    return found - {place}
-
-
-def chains_to(
-    place: Place, line: int, units: Mapping[Place, Unit], users: Users, ran: Collection[str], calls: int
-) -> list[Chain]:
-    """Return chains of calls that lead from a function that ran to a line, the shortest chain first.
-
-    :param line: counted from the first line of the function.
-    :param users: the result of :func:`find_users`.
-    :param ran: the names of functions that ran, without class and module.
-    :param calls: the maximum number of calls in a chain.
+    :ivar units: the definitions that the boundary reaches at one revision.
     """
-    return list(islice(_chains(place, line, units, users, ran, calls), _CHAINS))
+
+    def __init__(self, units: Mapping[Place, Unit]) -> None:
+        self.units = units
+
+    @cached_property
+    def _users(self) -> Mapping[str, Sequence[Place]]:
+        """Map each name to the functions whose code contains it, as a name or as an attribute."""
+        users: dict[str, list[Place]] = defaultdict(list)
+        for place, unit in self.units.items():
+            for name in unit.names | unit.attributes if unit.kind == "function" else ():
+                users[name].append(place)
+        return users
+
+    def callers(self, place: Place, calls: int) -> list[Part]:
+        """Return the functions from which at most ``calls`` calls may lead to a function."""
+        found, nearest = {place}, {place}
+        for _ in range(calls):
+            names = {name for each in nearest for name in (called_name(each), _last_part(each))}
+            nearest = {user for name in names for user in self._users.get(name, ())} - found
+            found |= nearest
+        near = (unit for each, unit in self.units.items() if each in found and each != place)
+        return [part for unit in near if (part := part_of(unit)) is not None]
+
+    def chains(self, place: Place, line: int, ran: Collection[str], calls: int) -> list[Chain]:
+        """Return chains of calls that lead from a function that ran to a line, the shortest chain first.
+
+        :param line: counted from the first line of the function.
+        :param ran: the names of functions that ran, without class and module.
+        :param calls: the maximum number of calls in a chain.
+        """
+        return list(islice(self._chains(place, line, ran, calls), _CHAINS))
+
+    def _chains(self, place: Place, line: int, ran: Collection[str], calls: int) -> Iterator[Chain]:
+        chains: deque[Chain] = deque([[(place, line)]])
+        seen = {place}  # each function is followed once: a common name such as `forward` would lead to endless chains
+        while chains:
+            chain = chains.popleft()
+            first = chain[0][0]
+            if _last_part(first) in ran:
+                yield chain
+            elif len(chain) <= calls:
+                name = called_name(first)
+                callers = [each for each in self._users.get(name, ()) if each not in seen]
+                seen.update(callers)
+                for caller in callers:
+                    part = part_of(self.units[caller])
+                    for use in part.uses.get(name, ()) if part is not None else ():
+                        chains.append([(caller, use - self.units[caller].span[0]), *chain])
 
 
-def _chains(
-    place: Place, line: int, units: Mapping[Place, Unit], users: Users, ran: Collection[str], calls: int
-) -> Iterator[Chain]:
-    chains: list[Chain] = [[(place, line)]]
-    seen = {place}  # each function is in one chain, otherwise a common name such as `forward` leads to endless chains
-    while chains:
-        chain = chains.pop(0)
-        first = chain[0][0]
-        if first[1].rpartition(".")[2] in ran:
-            yield chain
-        elif len(chain) <= calls:
-            name = called_name(first)
-            callers = [each for each in users.get(name, ()) if each not in seen]
-            seen.update(callers)
-            chains += [[(caller, use - 1), *chain] for caller in callers for use in _uses(units[caller]).get(name, ())]
+@lru_cache(maxsize=2048)  # the searches of many boundaries read the same functions
+def part_of(unit: Unit) -> Part | None:
+    """Parse a definition. Return None if it is not a function or cannot be parsed."""
+    node = function_of(unit.text) if unit.kind == "function" else None
+    return None if node is None else Part(unit.name, node, unit.span[0])
 
 
-@lru_cache(maxsize=4096)
-def _uses(unit: Unit) -> Mapping[str, list[int]]:
-    node = function_of(unit.text)
-    return {} if node is None else Part(unit.name, node).uses
+def _last_part(place: Place) -> str:
+    return place[1].rpartition(".")[2]

@@ -682,7 +682,7 @@ def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None
     """
     content = read_json(file) if file.exists() else {}
     if content is None or not content.keys() <= set(KINDS):
-        raise SentinelError(f"{file} was not written by Sentinel, so it was not overwritten; name another file")
+        raise SentinelError(f"{file} has other content, so it was not overwritten; name another file")
     there = content.setdefault(kind, {}).setdefault(target, {})
     # An interrupted comparison does not replace a complete one of the same two revisions.
     there.update({name: each for name, each in entries.items() if name not in there or not _is_interrupted(each)})

@@ -344,7 +344,7 @@ class Check:
             )
             with contextlib.suppress(DoesNotApply):
                 if law.violations(case):
-                    return f"with {in_words(chosen)}, the definition itself breaks this law"
+                    return f"with {in_words(chosen)}, the definition itself breaks this law in this scenario"
             return ""
 
         return left_out

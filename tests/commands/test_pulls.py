@@ -180,7 +180,8 @@ def test_a_changed_function_that_is_not_signal_code_is_listed(run_sentinel, tiny
     mirror()
     comments = {number: run_sentinel("pulls", "tiny", "--comment", str(number)).out for number in (1, 2, 3)}
     assert "No function that was examined returns different numbers" in comments[1]
-    assert "function without training signal by the inventory's rule: tiny/views.py:2 View.update" in comments[1]
+    harmless = "1 changed function without training signal by the inventory's rule: tiny/views.py:2 View.update"
+    assert harmless in comments[1]
     for number, place in ((2, "tiny/kl.py:2 KL.update"), (3, "train.py")):
         assert "It cannot be decided whether anything changes." in comments[number]
         assert f"not examined: 1 change that no boundary reads: {place}" in comments[number]

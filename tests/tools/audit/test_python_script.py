@@ -322,9 +322,9 @@ def test_a_write_to_an_element_sets_no_other_option(tmp_path, code, assigned):
     ("content", "says"),
     [
         ("def (", r"train\.py:1:5: not Python: "),
-        ("C(" * 5000, r"train\.py.*(not|read as) Python"),
+        ("C(" * 5000, r"train\.py.*not Python"),
         ("x = " + "(" * 150 + "1" + ")" * 150, ""),
-        ("\0", r"train\.py.*(not|read as) Python"),
+        ("\0", r"train\.py.*not Python"),
         ("#" * (1 << 20) + "#", "at most 1 MiB"),
     ],
 )
