@@ -20,8 +20,8 @@ NIGHTLY = re.compile(
     r"contribute|citations|report (changes|accept|site)|audit (verl|trl)|report history VERL|"
     r"laws/verl|^pytest --sentinel-target=verl$"
 )
-#: Commands that take more than half an hour (docs/ci.md, docs/using.md). They are interrupted, as by a time limit.
-HOURS = re.compile(r"^sentinel pulls verl($| --since)|duplicates 'VERL-\*' --run")
+#: Commands that take more than half an hour (docs/ci.md). They are interrupted, as by a time limit.
+HOURS = re.compile(r"^sentinel pulls verl($| --since)")
 #: A fork that does not exist.
 ABSENT = "--sentinel-repo-url=https://github.com/me/verl"
 BUG = "VERL-REJECTED-ROW-GRPO"
