@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import tempfile
@@ -294,7 +295,7 @@ class Objects:
             return self._read(name, kind, most)
         except MissingObjectError:
             raise
-        except GitError:
+        except BaseException:  # after an interruption, too, the next answer would be the rest of this one
             self.close()
             raise
 
@@ -310,11 +311,15 @@ class Objects:
             if "missing" in str(error):
                 raise MissingObjectError(f"object {name} is missing in {self._git_dir.name}") from error
             raise GitError(f"git exited while it read {self._git_dir.name}; the repository may be damaged") from error
-        if most is not None and size > most:
-            while stream.read(_PIECE):
-                pass
-            raise LargeObjectError(name, size, most)
-        content: bytes = stream.read()
+        try:
+            if most is not None and size > most:
+                while stream.read(_PIECE):
+                    pass
+                raise LargeObjectError(name, size, most)
+            content: bytes = stream.read()
+        except KeyboardInterrupt:
+            stream.__init__(0, io.BytesIO())  # or its destructor would read from the process that `read` ends
+            raise
         if found != kind.encode():
             raise MissingObjectError(f"object {name} of {self._git_dir.name} is not a {kind}")
         if len(content) != size:

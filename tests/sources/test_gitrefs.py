@@ -1,6 +1,9 @@
+import gc
 import os
+import sys
 
 import pytest
+from git import Git
 
 from sentinel.sources.gitbinary import GitError, Objects, run
 from sentinel.sources.gitrefs import read_refs, write_refs
@@ -58,3 +61,24 @@ def test_a_killed_reader_is_started_again(upstream, git):
         objects.read(name, "commit")
     assert objects.read(name, "commit") == content
     objects.close()
+
+
+def test_an_interrupted_reader_is_started_again_and_prints_nothing(upstream, git, monkeypatch):
+    stream = Git.CatFileContentStream
+    objects, name = Objects(upstream / ".git"), git(upstream, "rev-parse", "HEAD")
+    content, read, unraisable = objects.read(name, "commit"), stream.read, []
+
+    def interrupted(self: object, size: int = -1) -> bytes:
+        monkeypatch.setattr(stream, "read", read)
+        read(self, 1)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    monkeypatch.setattr(stream, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        objects.read(name, "commit")
+    assert objects.read(name, "commit") == content
+    objects.close()
+    del raised  # its traceback holds the stream
+    gc.collect()
+    assert not unraisable
