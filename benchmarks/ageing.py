@@ -87,7 +87,7 @@ def state(target: str, ref: str, documents: list[dict[str, Any]], known: set[str
         return "answer", ""
     first = next(each for each in documents if each["kind"] != "law")
     reason = (first["failure"] or first)["reason"]
-    if not re.search("the checkout has no|in this checkout", reason):
+    if not re.search(r"this version has no [\w.()]+( \(|;|$)|in this checkout", reason):
         return "break", reason
     places = elsewhere(target, ref, first["boundary"]["written"])
     return ("break", f"it has moved to {', '.join(places)}") if places else ("removed", reason)

@@ -142,7 +142,7 @@ def test_a_function_with_another_body_is_not_followed(pytester, tmp_path, demo_r
     result.stdout.fnmatch_lines(
         [
             "not decided: *",
-            "*unavailable: not in this version: demo_rl.losses.agg_loss has moved to demo_rl.aggregation.agg_loss, "
+            "*unavailable: demo_rl.losses.agg_loss has moved to demo_rl.aggregation.agg_loss, "
             "with different code; update the adapter for this revision",
         ]
     )

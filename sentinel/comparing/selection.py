@@ -251,7 +251,7 @@ class Selection:
         ]
         if len(units) == 2 and units[0] is not None and units[0].like(units[1]):
             lacking = OTHER[there]  # the function is unchanged, but another name that the adapter uses is missing
-            reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
+            reason = f"{lacking}: this version has no {sides[lacking].lacks}"
             lost = f"it can no longer be called: {sides[AFTER].lacks} was removed" if lacking == AFTER else ""
             return replace(result, state="not compared", reason=reason, lost=lost)
         if there == AFTER:

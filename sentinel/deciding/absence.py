@@ -57,13 +57,13 @@ class Absence:
         near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
         if self.others:
             last = self.needed.rpartition(".")[2]
-            return f"not in this version: {self.needed}; {self.others} other places define {last}"
+            return f"this version has no {self.needed}; {self.others} other places define {last}"
         if not self.place:
             when = {True: "removed upstream", False: "not there yet", None: "removed upstream, or not there yet"}
-            return f"not in this version: the checkout has no {self.name} ({when[self.existed]}){near}"
+            return f"this version has no {self.name} ({when[self.existed]}){near}"
         other = "" if self.same else ", with different code; update the adapter for this revision"
         other = "; its code could not be compared with the old one" if self.same is None else other
-        return f"not in this version: {self.needed} has moved to {self.place}{other}"
+        return f"{self.needed} has moved to {self.place}{other}"
 
     @property
     def moved(self) -> dict[str, str]:

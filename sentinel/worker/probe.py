@@ -134,7 +134,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.Impo
         contract = load_contract(request["contract_file"], request["contract"])
         for required in request["requires"]:
             if not calling.has(required, roots):
-                return failure("not-in-this-version", f"not in this version: the checkout has no {required}")
+                return failure("not-in-this-version", f"this version has no {required}")
         preparation = prepare(request, roots)
         boundary = preparation.boundary
         stubs.state().probing = True

@@ -149,7 +149,7 @@ class Server:
             preparation = probe.prepare({**request, "boundary": boundary, "at": at}, self._roots)
             for required in preparation.boundary.binding.requires:
                 if not calling.has(required, self._roots):
-                    raise AbsentError(f"not in this version: the checkout has no {required}")
+                    raise AbsentError(f"this version has no {required}")
             self._preparations[key] = preparation
         return self._preparations[key]
 

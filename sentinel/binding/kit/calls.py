@@ -91,11 +91,11 @@ def call_with(
     arguments = dict(inputs)
     for name, words in (values_of or {}).items():
         if arguments[name] not in words:
-            raise AbsentError(f"not in this version: {boundary.path} does not support {name}={arguments[name]}")
+            raise AbsentError(f"{boundary.path} does not support {name}={arguments[name]} in this version")
         arguments[name] = words[arguments[name]]
     for name, usual in (since or {}).items():
         if not takes_input(boundary, name) and arguments.pop(name) != usual:
-            raise AbsentError(f"not in this version: {boundary.path} has no parameter for {name}")
+            raise AbsentError(f"{boundary.path} has no parameter for {name} in this version")
     for name, mask in (sums or {}).items():
         arguments[name] = torch.where(arguments[mask] != 0, arguments[name], 0.0).sum(-1)
     for name in bools:
@@ -135,7 +135,7 @@ def call_estimator(
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
-        raise AbsentError(f"not in this version: the KL estimator {inputs['kl_estimator']}")
+        raise AbsentError(f"this version has no KL estimator {inputs['kl_estimator']}")
     return boundary.invoke(take_inputs(inputs, *names), **switches[inputs["kl_estimator"]])
 
 

@@ -40,7 +40,7 @@ def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any
     names.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
     for name, value in options.items():
         if name not in names and (usual is None or value != usual.get(name)):
-            raise AbsentError(f"not in this version: {kind.__name__} has no option {name!r}")
+            raise AbsentError(f"{kind.__name__} has no option {name!r} in this version")
     return {name: value for name, value in options.items() if name in names}
 
 
@@ -64,7 +64,7 @@ def with_options(
             words[option] = (name, values_of)
         if inputs[option] is not None:
             if name not in parameters:
-                raise AbsentError(f"not in this version: the configuration has no option {name}")
+                raise AbsentError(f"the configuration has no option {name} in this version")
             values[name] = values_of[inputs[option]] if values_of else inputs[option]
     configuration = make(**values)
     readings = {}
@@ -132,7 +132,7 @@ def request_sampling(
 ) -> dict[str, Any]:
     """Return the engine request for the scenario's options; see ``families.sampling_request`` for the parameters."""
     if not hasattr(boundary.imported[module], name):
-        raise AbsentError(f"not in this version: {module} has no {name}")
+        raise AbsentError(f"{module} has no {name} in this version")
     make = getattr(boundary.imported[module], name)
     make = parser_options(make(), **extra) if parsed else make
     configuration, configured = with_options(make, fields, inputs, **extra)

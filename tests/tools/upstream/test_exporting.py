@@ -131,7 +131,7 @@ def test_observed_values_are_not_copied_from_expected_ones(bare, export, broken_
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"requires": "demo_rl.losses.NEW_OPTION"}, "the checkout has no demo_rl.losses.NEW_OPTION"),
+        ({"requires": "demo_rl.losses.NEW_OPTION"}, "this version has no demo_rl.losses.NEW_OPTION"),
         ({"title": "x"}, ""),
     ],
 )

@@ -295,7 +295,7 @@ _LASTING, _OF_PACKAGES = ("drift", "not-in-this-version"), ("adapter", "import",
 
 #: Matches the reason of a verdict if no file of the checkout defines the recipe's function. A missing parameter, such
 #: as ``f(x)``, does not match, because it may only have been renamed.
-_GONE = re.compile(r"not in this version: the checkout has no [\w.]+( \(|;|$)")
+_GONE = re.compile(r"this version has no [\w.]+( \(|;|$)")
 
 
 def _is_absent(verdict: Verdict) -> bool:
@@ -316,7 +316,7 @@ def _undecided(every: Sequence[Decision]) -> list[str]:
         elif item.verdict.name in ("reproduced", "fixed"):
             continue
         else:
-            missing = item.verdict.reason.removeprefix("not in this version: ").partition("; the nearest there")[0]
+            missing = item.verdict.reason.partition("; the nearest there")[0]
             cause = missing if item.verdict.kind == "drift" else f"{item.verdict.kind}: {item.verdict.reason}"
         groups.setdefault(cause, []).append(item)
 
