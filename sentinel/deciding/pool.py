@@ -76,7 +76,8 @@ class Processes:
         return Environment(**words, device=options.device, sandbox=preloader.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
-        """Return the failure. If an import failed, add the missing packages and how to install them to its reason."""
+        """Return the failure. If an import failed, the reason also lists the missing packages and how to install
+        them."""
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
@@ -113,7 +114,7 @@ class Processes:
             return loaded
 
     def hold(self, target: str, ref: Ref) -> None:
-        """Do not end the process of a target at a ref before :meth:`release`, because a search uses its sessions."""
+        """Keep the process of a target at a ref running until :meth:`release`, because a search uses its sessions."""
         with self._lock:
             self._searches.add((target, ref))
 
@@ -186,7 +187,7 @@ def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]
 
 
 def _found_elsewhere(packages: Sequence[str]) -> list[str]:
-    """Return the packages that this process can import from outside its installation."""
+    """Return the packages that this process can import from a folder outside its Python installation."""
     found = {name: find_spec(name) for name in packages if "." not in name}
     inside = (sys.prefix, sys.base_prefix)
     return [name for name, spec in found.items() if spec and spec.origin and not spec.origin.startswith(inside)]
@@ -210,7 +211,6 @@ def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
 
 
 def _package_of(file: Path) -> Path:
-    """Return the outermost package of an adapter or contract, or the file itself if it is not in a package."""
     place = file
     while (place.parent / "__init__.py").is_file():
         place = place.parent
@@ -229,7 +229,8 @@ class Loaded:
         hangs: Hangs,
         ahead: bool = True,
     ) -> None:
-        """:param fork: starts a target process.
+        """Start the process with ``fork``.
+
         :param keep: called with the files that importing the modules compiled.
         :param hangs: the boundaries of this revision that hung. This record outlives the process.
         :param ahead: whether modules are imported before probes are forked. It must be False with a GPU: if importing a

@@ -117,7 +117,7 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
 def failure_of(
     failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Return a worker's failure. If the checkout's source contradicts the reported kind of failure, change the kind.
+    """Return a worker's failure. If the checkout's source contradicts its kind, return it with the correct kind.
 
     The source contradicts *not in this version* if it defines every name in ``requires`` and at least one of ``paths``.
 

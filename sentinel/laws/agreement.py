@@ -271,7 +271,7 @@ def same(
         slack = _movement(case, first, second, item, match, counts, scale.bound(dtype))
         if slack is None:
             continue
-        applies = applies or _demands(left, counts)
+        applies = applies or _has_finite(left, counts)
         worst = difference(right, left, dtype, scale, counts, slack)
         if worst is not None:
             text = prefix + worst.between(repr(first), repr(second))
@@ -282,8 +282,9 @@ def same(
     return violations
 
 
-def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if a value that counts is finite, or if no value counts. Otherwise, nothing can be compared."""
+def _has_finite(values: Numbers, counts: Flags | None) -> bool:
+    """Return True if at least one value that counts is finite, or if no value counts. Otherwise, nothing can be
+    compared."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 
@@ -410,8 +411,8 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
     """
     violations, answers = [], list(against_oracle(case, roles))
     if not answers:
-        raise DoesNotApply("the observation and the oracle have nothing in common")
-    if not any(_demands(answer.demanded, answer.counts) for _, _, answer in answers):
+        raise DoesNotApply("no observed key has numbers from both the framework and the oracle")
+    if not any(_has_finite(answer.demanded, answer.counts) for _, _, answer in answers):
         raise DoesNotApply("no value of the oracle is finite")
     for variant, item, answer in answers:
         worst = answer.difference

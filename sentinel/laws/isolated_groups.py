@@ -18,7 +18,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
     groups = list(dict.fromkeys(keys))
     if len(groups) < 2:
-        raise DoesNotApply("the scenario has one group")
+        raise DoesNotApply("the scenario has only one group")
     chosen = choose.one_of(groups)
     rows = np.array([key == chosen for key in keys])
     names = float_inputs(contract, inputs, *PER_TOKEN, ("batch",))
@@ -58,7 +58,7 @@ def groups_are_isolated(case: Case) -> Iterator[Violation]:
 
 
 def _touched(case: Case, first: str, other: str) -> Flags:
-    """Return one boolean per row: True if the inputs of the row's group differ between the two variants."""
+    """Return a boolean for each row: True if the inputs of its group differ between the two variants."""
     contract, one, two = case.contract, case.inputs[first], case.inputs[other]
     rows = row_count(contract, one)
     if set(one) != set(two) or row_count(contract, two) != rows:

@@ -46,7 +46,7 @@ def representation_is_invisible(case: Case) -> Iterator[Violation]:
         one, two = case.inputs[first], case.inputs[other]
         changed = [name for name, value in one.items() if not _identical(value, two.get(name))]
         if set(one) != set(two) or not all(_restates(case.contract, one, two, name) for name in changed):
-            raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
+            raise DoesNotApply(f"the inputs of variant {other!r} have different values from those of {first!r}")
         prefix = f"with {', '.join(changed)} in another representation, "
         yield from same(case, first, other, prefix=prefix)
 
@@ -76,7 +76,7 @@ def _others(item: Input, value: Any) -> Iterator[Any]:
     if isinstance(value, Tensor):
         dtypes = (item.dtype, *item.dtypes) if item.dtypes else _INTEGERS if value.dtype in _INTEGERS else ()
         for dtype in dtypes:
-            if dtype != value.dtype and _holds(dtype, value):
+            if dtype != value.dtype and _can_represent(dtype, value):
                 yield like(value, value.array(), dtype)
         if value.contiguous and len(value.data) and max(value.shape, default=0) > 1:
             yield replace(value, contiguous=False)
@@ -84,8 +84,7 @@ def _others(item: Input, value: Any) -> Iterator[Any]:
         yield _numbered(value)
 
 
-def _holds(dtype: str, value: Tensor) -> bool:
-    """Return True if a dtype can represent every value of a tensor."""
+def _can_represent(dtype: str, value: Tensor) -> bool:
     array = value.array().astype(np.float64)
     if dtype == "bool" or dtype in FLOATS:
         return bool(((array == 0) | (array == 1)).all())

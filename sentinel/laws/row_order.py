@@ -21,7 +21,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     """
     count = row_count(contract, inputs)
     if count < 2:
-        raise DoesNotApply("the scenario has one row")
+        raise DoesNotApply("the scenario has only one row")
     labels = inputs.get(contract.group) if contract.group else None
     blocks = _blocks(labels) if isinstance(labels, list) else None
     if blocks is None or len(blocks) == count:

@@ -367,7 +367,8 @@ def _match(
     names: Mapping[str, str | None],
     derived: dict[str, Callable[[Mapping[str, Any]], Any]],
 ) -> dict[str, str]:
-    """Return input -> parameter. Add to ``derived`` each parameter whose value is computed from an input."""
+    """Match the function's parameters to inputs, and return input -> parameter. Add to ``derived`` each parameter whose
+    value is computed from an input."""
     every = {
         name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
     }
@@ -419,7 +420,6 @@ def _of_ends(name: str, names: Sequence[str], inputs: Mapping[str, Any]) -> Any:
 
 
 def _accepts_none(function: Function, parameter: str) -> bool:
-    """Return True if the parameter's default is None, its annotation allows None, or the parameter is unknown."""
     each = function.__signature__.parameters.get(parameter)
     return each is None or each.default is None or bool(re.search(r"\bNone\b|Optional", str(each.annotation)))
 
@@ -454,7 +454,6 @@ def _mismatch(
     ambiguous: Mapping[str, Sequence[str]],
     undecided: Sequence[str],
 ) -> Mismatch:
-    """Return an error whose message lists the function's parameters with their inputs, and suggests options to pass."""
     lines = [f"the parameters of {function.name} do not match the inputs of {contract.name}:", ""]
     of = {parameter: [one for one, name in names.items() if name == parameter] for parameter in names.values()}
     for name in function.__signature__.parameters:
@@ -652,7 +651,7 @@ def read_outputs(
 
 
 def _fits(value: Any, observed: Observed | None) -> bool:
-    """Return True if a value has the output's number of dimensions, or if the contract does not observe the output."""
+    """Return True if a value has as many dimensions as the output, or if the contract does not observe the output."""
     return observed is None or (hasattr(value, "dim") and value.dim() == len(observed.shape))
 
 
@@ -663,7 +662,8 @@ def _member(returned: Any, key: Any) -> Any:
 
 
 def _named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the entries of a mapping, or the attributes of an object, whose name is that of an output or a synonym."""
+    """Return output -> value for each key or attribute of a returned object that is named like an output or its
+    synonym."""
     keys = list(returned) if isinstance(returned, Mapping) else [name for name in dir(returned) if name[:1] != "_"]
     found = {}
     for name in names:

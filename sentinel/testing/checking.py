@@ -71,7 +71,7 @@ _PLACES = {"the_oracle_agrees": 0, "masked_values_have_no_influence": 2, "finite
 
 
 class Check:
-    """Checks functions against a contract, with the options of one check.
+    """Checks functions against the laws of a contract. The parameters are the options of the check.
 
     :ivar laws: the names of the laws; comparisons with the reference come first, edge cases last.
     :param names: the contract's input -> the function's parameter, for parameters that do not have one of the usual
@@ -161,7 +161,7 @@ class Check:
 
         :param choices: input -> value, in addition to the check's own choices.
         :param accessed: the inputs that ``call`` reads; None if they are not known yet.
-        :raises TypeError: if they do not match. The message suggests options with which they may.
+        :raises TypeError: if they do not match. The message suggests options with which they match.
         """
         try:
             chosen = {**self.choices, **(choices or {})}
@@ -209,20 +209,18 @@ class Check:
         ]
 
     def _bound_as(self, way: Way) -> Check:
-        """Return a copy of this check that binds functions in the given way."""
         responses = tuple(dict.fromkeys([*self._binding["responses"], *way.responses]))
         names = {**(self._binding["names"] or {}), **way.names}
         binding = {**self._binding, "names": names, "responses": responses}
         return self._with(contract=per_response(self.contract, way.responses), _binding=binding)
 
     def _with(self, **changes: Any) -> Check:
-        """Return a copy of this check with other values of some attributes."""
         twin = copy(self)
         vars(twin).update(changes)
         return twin
 
     def marks(self, f: Any) -> list[Any]:
-        """Return the pytest mark that runs a test once for each law."""
+        """Return a list with the pytest mark that runs a test once for each law."""
         import pytest
 
         parameters = []
@@ -245,7 +243,7 @@ class Check:
                 raise
         else:
             if reason is not None:
-                raise LawBroken(f"{law} holds, although expected_failed_laws has it ({reason}); remove the entry")
+                raise LawBroken(f"the law {law} holds, but expected_failed_laws lists it ({reason}); remove the entry")
 
     def report(self, f: Any, law: str = "", in_summary: bool = False) -> Report:
         """Return the report about a function. Check all laws in one search, and store the report for later calls with
@@ -321,7 +319,8 @@ class Check:
         )
 
     def _left_out(self, session: LawSession, subject: Subject) -> LeftOut:
-        """Return a :data:`LeftOut` function for scenarios in which the chosen dialects themselves break a law.
+        """Return a :data:`LeftOut` function, which excludes scenarios in which the chosen dialects themselves break a
+        law.
 
         There the oracle with these dialects breaks the law, so the function may break it too. For example, a row
         without tokens changes a mean that counts such rows.
@@ -393,7 +392,7 @@ class Check:
     def _search_alone(
         self, f: Any, laws: Sequence[Law], examples: int, shrink: bool = True
     ) -> tuple[Bound, LawSession, BoundarySearch]:
-        """Search for violations of the given laws, and return the search instead of a report."""
+        """Search for violations of the given laws. Return the bound function, the session and the search."""
         from sentinel.testing.session import open_session
 
         bound, subject = self._subject(f)
@@ -492,8 +491,6 @@ class Check:
         return [dict.fromkeys(masks, side) for side in ("right", "left") if any(side not in each for each in found)]
 
     def _padding_that_mends(self, f: Any, bound: Bound, finding: Finding) -> Mapping[str, Any]:
-        """Return the first choice of padding with which the function satisfies the finding's law; empty if there is
-        none."""
         sides = self._sides(bound, finding)
         return next((side for side in sides if self._mends(f, finding.law, side)), {})
 
@@ -569,14 +566,14 @@ class Check:
         return unread
 
     def _holds(self, f: Any, law: Law, settings: Mapping[str, Any] | None = None) -> bool:
-        """Return True if the function satisfies the law when ``settings`` are added to the user's choices."""
         from sentinel.testing.session import open_session
 
         bound, subject = self._subject(f, settings)
         return self._agrees(open_session(bound, self.device), subject, law)
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
-        """Return True if no scenario breaks the law with a finite number, and more calls are judged than raise."""
+        """Return True if no scenario breaks the law with a finite number, and more scenarios are judged than raise an
+        exception."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         search, judged, refused = self._open_search(session, subject, [law]), 0, 0
@@ -642,11 +639,11 @@ def _require_known(contract: Contract, name: str, value: Any) -> None:
     words = [choice for choice in item.choices if isinstance(choice, str)]
     for one in value if isinstance(value, tuple) else (value,):
         if known and one not in (*known, None):
-            raise TypeError(f"{contract.name} has no definition of {name}={one!r}; it has {', '.join(known)}")
+            raise TypeError(f"{contract.name} does not define {name}={one!r}; it defines {', '.join(known)}")
         # An unknown mode is allowed, because frameworks have modes of their own. A misspelled mode must raise: without
         # a definition, the laws that compare with it would be skipped.
         if isinstance(one, str) and one not in words and (near := nearest(one, words, alike=0.8)):
-            raise TypeError(f"{contract.name} has no definition of {name}={one!r}{near}")
+            raise TypeError(f"{contract.name} does not define {name}={one!r}{near}")
 
 
 def _agreement(bound: Bound) -> str:
@@ -679,7 +676,7 @@ class _OneLaw:
             return self._awaited(result)
         called, self._called = self._called, False
         if not called:
-            raise LawBroken(f"the test did not call the check of {self._law}: write check()")
+            raise LawBroken(f"the test did not check {self._law}: it must call its argument, check()")
         return result
 
     async def _awaited(self, result: Any) -> Any:

@@ -263,7 +263,7 @@ def test_the_coefficient_of_another_algorithm_is_not_matched():
     assert "beta" not in Check("policy_loss", **PPO).bind(f).names.values()
     assert Check("policy_loss", algorithm="dro").bind(f).names["beta"] == "beta"
     assert Check("policy_loss", beta=0.5, **PPO).choices["kl_coef"] == 0.5
-    with pytest.raises(TypeError, match="has no definition of algorithm='grpo'; it has ppo, gspo"):
+    with pytest.raises(TypeError, match="does not define algorithm='grpo'; it defines ppo, gspo"):
         Check("policy_loss", algorithm="grpo")
 
 
