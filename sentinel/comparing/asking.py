@@ -148,7 +148,7 @@ class Asking:
         return Pair(sessions[BEFORE], sessions[AFTER], beside=beside, lines=_spans(located))
 
     def note_head(self, subject: Subject, located: Mapping[Place, Unit]) -> Log:
-        """Call only the head on a few scenarios, and return the log of these calls, with the changed lines that ran."""
+        """Call only the head on a few scenarios, and return the log of these calls."""
         lines = _spans({AFTER: located})
         alone = Alone(self._processes.session(AFTER, subject), side=AFTER, lines=lines)
         with closing(alone), suppress(Undecidable):
@@ -281,7 +281,6 @@ class Asking:
         return merge(found)
 
     def _module_values(self, side: str, subject: Subject) -> dict[str, ast.expr]:
-        """Return the module-level variables that a boundary uses: name -> the assigned expression."""
         reached = self._selection.reached(side, subject)
         return parse_values(each.text for each in reached.units.values() if each.kind == "value") if reached else {}
 
@@ -407,7 +406,8 @@ class Asking:
             yield from islice(returned, 1)
 
     def search_gradients(self, sessions: Mapping[str, LawSession], subject: Subject, log: Log) -> list[Difference]:
-        """Find a difference in the gradients of all returned values. A contract observes only a part of these."""
+        """Return a difference in the gradients of all returned values. A contract observes only some of these
+        gradients. A contract observes only a part of these."""
         chosen = [inputs for inputs, _ in log.scenarios[-_TAKEN:]]
         if not any(isinstance(each, Tensor) for inputs in chosen for each in inputs.values()):
             return []
@@ -434,8 +434,8 @@ class Asking:
     def search_branches(
         self, sessions: Mapping[str, LawSession], subject: Subject, changed: Sequence[Change], log: Log
     ) -> list[Difference]:
-        """Find a difference in a branch that no scenario takes. To enter the branch, force its conditions to be true or
-        false.
+        """Return a difference in a branch that no scenario enters. To enter the branch, force its conditions to be true
+        or false.
 
         Only conditions that both revisions have can be forced.
         """
@@ -460,7 +460,7 @@ class Asking:
         log: Log,
         located: Mapping[str, Mapping[Place, Unit]],
     ) -> list[Difference]:
-        """Find a difference in the values of changed expressions on which no compared result depends.
+        """Return a difference in the values of changed expressions on which no compared result depends.
 
         Some scenarios are repeated with other values of the arguments and options that these expressions read.
         """
@@ -503,8 +503,8 @@ class Asking:
     def _with_others(
         self, scenarios: Sequence[Inputs], places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
     ) -> list[Inputs]:
-        """Return copies of a few scenarios. In each copy, one argument or option that an unexamined expression reads
-        has another value."""
+        """Return copies of a few scenarios, each with another value for one argument or option that an unexamined
+        expression reads. In each copy, one argument or option that an unexamined expression reads has another value."""
         patch, names = self._selection.patch, dict[str, None]()
         for place in places:
             if any(patch.list_not_run(side, place) for side in SIDES):
@@ -537,7 +537,6 @@ class Asking:
         return values
 
     def _calls(self, subject: Subject) -> dict[str, Calls]:
-        """Return the calls between the functions that a boundary reaches, by side."""
         reached = {side: self._selection.reached(side, subject) for side in SIDES}
         return {side: Calls(each.units) for side, each in reached.items() if each is not None}
 
@@ -571,7 +570,8 @@ class Asking:
                     yield item, conditions, spans
 
     def _conditions(self, item: Unexamined, calls: Calls, ran: Collection[str]) -> list[list[Condition]]:
-        """Return the ways to make a line run. Each way is a list of conditions that must all be met."""
+        """Return the alternatives that may make a line run, each as a list of conditions that must all be met. Each way
+        is a list of conditions that must all be met."""
         place = item.file, item.name
         unit = calls.units.get(place) or self._selection.patch.units(item.side).get(place)
         if unit is None or unit.kind != "function":
@@ -685,7 +685,7 @@ class Asking:
 
 
 def _confirmed(pair: Pair, subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
-    """Yield the differences that these plans show, each confirmed by a second trial in fresh processes."""
+    """Yield the differences in these plans that also appear in a second trial, in fresh processes."""
     for plan, trial in zip(plans, pair.try_(subject, plans)):
         if trial.violations:
             with closing(pair.fresh()) as fresh:
@@ -800,7 +800,6 @@ def _in_single(inputs: Inputs) -> Inputs:
 
 
 def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, list[tuple[int, int]]]]:
-    """Return the first and last line of each function: side -> file -> ranges of lines."""
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for side, units in located.items():
         for (file, _), unit in units.items():
@@ -810,7 +809,7 @@ def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, l
 
 
 def _names_of(binding: Binding) -> frozenset[str]:
-    """Return the names that an adapter uses to call a boundary."""
+    """Return the names that an adapter uses to call a boundary, such as those of the function and its modules."""
     paths = (*binding.paths, *binding.imports, *binding.twins, *binding.requires)
     called = names_in(binding.call) if binding.call is not None else ()
     return frozenset(called).union(*(path.split(".") for path in paths))

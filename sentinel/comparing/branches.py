@@ -136,7 +136,7 @@ def called_name(place: Place) -> str:
 
 
 class Calls:
-    """The calls between the functions that a boundary reaches, as far as the names in their code show.
+    """The calls between the functions that a boundary reaches, found by the names in their code.
 
     :ivar units: the definitions that the boundary reaches at one revision.
     """
@@ -146,7 +146,7 @@ class Calls:
 
     @cached_property
     def _users(self) -> Mapping[str, Sequence[Place]]:
-        """Map each name to the functions whose code contains it, as a name or as an attribute."""
+        """Map each name to the functions whose code contains it as a name or an attribute."""
         users: dict[str, list[Place]] = defaultdict(list)
         for place, unit in self.units.items():
             for name in unit.names | unit.attributes if unit.kind == "function" else ():
@@ -154,7 +154,7 @@ class Calls:
         return users
 
     def callers(self, place: Place, calls: int) -> list[Part]:
-        """Return the functions from which at most ``calls`` calls may lead to a function."""
+        """Return the functions that may call a function, directly or through at most ``calls`` calls."""
         found, nearest = {place}, {place}
         for _ in range(calls):
             names = {name for each in nearest for name in (called_name(each), _last_part(each))}

@@ -143,8 +143,8 @@ class Comparison:
         return self._results[name]
 
     def cause_of(self, name: str) -> str:
-        """Return the name of a called boundary whose difference explains the difference of this boundary; empty if
-        there is none."""
+        """Return the boundary that this boundary calls and whose difference explains its difference; empty if there is
+        none."""
         candidate, own = self.selection.candidates[name], self._results.get(name)
         if own is None or own.state != "differs" or not self.selection.distance(name):
             return ""
@@ -410,13 +410,11 @@ class Comparison:
         return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
 
     def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:
-        """Return the verdicts of a boundary's known bugs at both revisions."""
         refs = {side: self.processes.open(side, subject).ref for side in SIDES}
         self._plan(recipes, refs.values())
         return {recipe.bug_id: {side: self._verdict(recipe, ref) for side, ref in refs.items()} for recipe in recipes}
 
     def _plan(self, recipes: Sequence[Recipe], refs: Collection[Ref]) -> None:
-        """Start to run, in the background, the recipes that have no verdict yet."""
         pairs = [(recipe, ref) for recipe in recipes for ref in dict.fromkeys(refs)]
         self._runner.plan([Job(*pair) for pair in pairs if (pair[0].digest, pair[1]) not in self._verdicts])
 

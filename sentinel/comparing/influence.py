@@ -91,7 +91,8 @@ _Numbered = tuple[tuple[str, int], Statement]
 def _sites(
     one: _Numbered | None, other: _Numbered | None, renamed: Callable[[str, str], bool] = lambda one, other: False
 ) -> Iterator[Site]:
-    """Yield the expressions that differ between two versions of a statement. One of the versions may be missing."""
+    """Yield the expressions that differ between two versions of a statement. Either version may be missing. One of the
+    versions may be missing."""
     nodes = [None if each is None else each[1].node for each in (one, other)]
     if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Raise)) for node in nodes):
         return
@@ -134,14 +135,14 @@ def _computed(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _has_value(node: Any) -> TypeGuard[ast.expr]:
-    """Return True if the value of a syntax node can be changed."""
+    """Return True for an expression whose value can be replaced."""
     if not isinstance(node, ast.expr) or isinstance(node, (ast.Starred, ast.Slice, ast.FormattedValue)):
         return False
     return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
 
 
 def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> list[_Part] | None:
-    """Return the smallest expressions that differ between two versions; None if not only expressions differ."""
+    """Return the smallest expressions that differ between two versions; None if other syntax differs too."""
     if isinstance(one, list) and isinstance(other, list):
         return _differing_items(one, other, renamed)
     if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):
@@ -224,7 +225,6 @@ def _name(node: ast.expr) -> str:
 
 
 def _pair_arguments(one: ast.expr, other: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield pairs of arguments that differ between the calls in two versions of an expression."""
     calls = [[each for each in ast.walk(node) if isinstance(each, ast.Call)] for node in (one, other)]
     if len(calls[0]) != len(calls[1]):
         return
@@ -257,7 +257,6 @@ def parameters_in(unit: Unit | None) -> frozenset[str]:
 
 
 def _called(node: ast.AST) -> str:
-    """Return the last name of the function that an expression calls; empty if it is not a call."""
     function = node.func if isinstance(node, ast.Call) else None
     return getattr(function, "attr", "") or getattr(function, "id", "")
 

@@ -295,8 +295,7 @@ def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference,
 
 
 def may_be_excused(result: BoundaryDiff) -> bool:
-    """Return True if the only thing that is worse is that the function raises for arguments which it accepted
-    before."""
+    """Return True if the head is worse only because the function raises on arguments that it accepted before."""
     refuses = any(each.symptom == "raises" for each in result.differences)
     others = [each for each in result.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
     return refuses and not others and not result.bugs.get(AFTER)
@@ -312,7 +311,7 @@ def keeps_numbers(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
 
 
 def bugs_of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return, for each revision, the known bugs that are present there and fixed at the other."""
+    """Return, for each revision, the known bugs that it has and that are fixed at the other revision."""
     return {
         side: tuple(
             bug for bug, by_side in verdicts.items() if (by_side[side], by_side[other]) == ("reproduced", "fixed")

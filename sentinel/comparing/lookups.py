@@ -89,7 +89,6 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
 
 
 def _decorates_alike(old: Registration, now: Registration) -> bool:
-    """Return True if both entries are decorators whose functions or classes have the same code."""
     return bool(now.code) and old.code == now.code
 
 
@@ -141,8 +140,7 @@ def _registry(code: Code, tree: str, file: str, path: str) -> Any:
 
 
 def paths_at_head(lookup: Lookup, place: Place, module: str) -> Iterator[str]:
-    """Yield the dotted path of the definition that replaces ``place`` at the head, if the key referred to ``place`` or
-    its class at the base.
+    """Yield the dotted path of the definition at the head that replaces ``place`` or its class in the registry.
 
     :param module: the dotted path of the module that contains the new definition.
     """
@@ -156,7 +154,7 @@ def paths_at_head(lookup: Lookup, place: Place, module: str) -> Iterator[str]:
 def changed_imports(
     files: Iterable[Changed], codes: Mapping[str, Code], trees: Mapping[str, str]
 ) -> Iterator[tuple[Place, str]]:
-    """Yield functions that use an imported name which refers to other code at the head than at the base.
+    """Yield the functions that use an imported name that refers to other code at the head than at the base.
 
     Each function is yielded with a sentence about the name. Its own lines may be unchanged. Functions without training
     signal are left out.

@@ -73,8 +73,8 @@ def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
 
 
 def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
-    """Merge lists of changed statements into one without duplicates. A statement counts as run if it ran in any of the
-    lists."""
+    """Merge lists of changed statements into one list without duplicates. A statement counts as run if it ran in any of
+    the lists."""
     merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
     for *line, guard, ran in lines:
         reason, before = merged.get(tuple(line), ("", False))
@@ -263,8 +263,8 @@ class Patch:
         self._ran_at[boundary].update(ran)
 
     def ran_at(self, boundary: str, places: Collection[Place]) -> tuple[set[Key], list[str]]:
-        """Return which changed statements of these definitions a boundary's own scenarios ran, and the names of the
-        boundaries whose scenarios ran others."""
+        """Return the changed statements of these definitions that a boundary's own scenarios ran. Also return the names
+        of the boundaries whose scenarios ran further changed statements of these definitions."""
         every = {
             (side, place, number)
             for place in places
@@ -276,8 +276,8 @@ class Patch:
         return {self._key(*each) for each in ran}, others
 
     def is_compared_at(self, boundary: str, places: Collection[Place]) -> bool:
-        """Return True if a boundary's own scenarios ran a changed statement of these definitions on which a compared
-        result is known to depend, and none that counts as not examined."""
+        """Return True if all changed statements of these definitions that a boundary's scenarios ran count as examined,
+        and a compared result depends on at least one of them."""
         ran = [each for each in self._ran_at.get(boundary, ()) if each[1] in places]
         idle = {(side, place, number) for side, place, _ in ran for number in self.list_not_run(side, place)}
         return any(self.matters(*each) for each in ran) and idle.isdisjoint(ran)
@@ -352,14 +352,14 @@ class Patch:
         return found
 
     def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:
-        """Return the condition under which a statement runs if it did not run, otherwise why it does not count as
-        examined."""
+        """Return why a statement does not count as examined: the condition that guards it if it did not run, otherwise
+        why it may have run without an effect."""
         if number not in self._ran.get((side, place), ()):
             return every[number].guard
         return self._part(side, place, number) or NO_EFFECT
 
     def list_not_run(self, side: str, place: Place) -> list[int]:
-        """Return the changed statements of a definition that did not run, ran perhaps only in part, or had no
+        """Return the changed statements of a definition that did not run, may have run only in part, or had no
         effect."""
         ran = self._ran.get((side, place), set())
         return [
@@ -426,7 +426,7 @@ class Patch:
 def _without_moved(
     changes: Mapping[Place, tuple[Unit | None, Unit | None]],
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Return the changes without functions that moved to another file and are otherwise the same."""
+    """Leave out functions that moved to another file and are otherwise unchanged."""
     gone = {(one.kind, one.digest): place for place, (one, other) in changes.items() if one and not other}
     moved: set[Place] = set()
     for place, (one, other) in changes.items():
