@@ -407,7 +407,7 @@ class Asking:
 
     def search_gradients(self, sessions: Mapping[str, LawSession], subject: Subject, log: Log) -> list[Difference]:
         """Return a difference in the gradients of all returned values. A contract observes only some of these
-        gradients. A contract observes only a part of these."""
+        gradients."""
         chosen = [inputs for inputs, _ in log.scenarios[-_TAKEN:]]
         if not any(isinstance(each, Tensor) for inputs in chosen for each in inputs.values()):
             return []
@@ -504,7 +504,7 @@ class Asking:
         self, scenarios: Sequence[Inputs], places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
     ) -> list[Inputs]:
         """Return copies of a few scenarios, each with another value for one argument or option that an unexamined
-        expression reads. In each copy, one argument or option that an unexamined expression reads has another value."""
+        expression reads."""
         patch, names = self._selection.patch, dict[str, None]()
         for place in places:
             if any(patch.list_not_run(side, place) for side in SIDES):
@@ -570,8 +570,7 @@ class Asking:
                     yield item, conditions, spans
 
     def _conditions(self, item: Unexamined, calls: Calls, ran: Collection[str]) -> list[list[Condition]]:
-        """Return the alternatives that may make a line run, each as a list of conditions that must all be met. Each way
-        is a list of conditions that must all be met."""
+        """Return the alternatives that may make a line run, each as a list of conditions that must all be met."""
         place = item.file, item.name
         unit = calls.units.get(place) or self._selection.patch.units(item.side).get(place)
         if unit is None or unit.kind != "function":

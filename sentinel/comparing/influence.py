@@ -91,8 +91,7 @@ _Numbered = tuple[tuple[str, int], Statement]
 def _sites(
     one: _Numbered | None, other: _Numbered | None, renamed: Callable[[str, str], bool] = lambda one, other: False
 ) -> Iterator[Site]:
-    """Yield the expressions that differ between two versions of a statement. Either version may be missing. One of the
-    versions may be missing."""
+    """Yield the expressions that differ between two versions of a statement. Either version may be missing."""
     nodes = [None if each is None else each[1].node for each in (one, other)]
     if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Raise)) for node in nodes):
         return

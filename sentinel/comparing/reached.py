@@ -77,8 +77,7 @@ class Code:
         return None
 
     def _missing(self, tree: str, place: tuple[str, str]) -> list[Unit]:
-        """Return the imports of target code that does not exist. They may make the import of the module fail. Because
-        of them, importing the module may fail."""
+        """Return a module's imports of target code that does not exist. They may make the import of the module fail."""
         here, missing = self.module_of(place[0]), []
         for path in sorted({path for paths in self.module(place[1]).imports.values() for path in paths}):
             path = absolute(path, here, place[0])

@@ -104,7 +104,7 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
     if mode == "seq-mean-token-sum-norm":
         scale = inputs["loss_scale_factor"] or valid.shape[-1]
         return per_row.sum() * (mean if inputs["sequence_norm"] == "mean" else ranks) / scale
-    raise DoesNotApply(f"no definition of the loss aggregation mode {mode!r}")
+    raise DoesNotApply(f"the contract does not define the loss aggregation mode {mode!r}")
 
 
 def _count(whole: float | None, counted: int) -> float:
@@ -129,7 +129,7 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
         same = (run[:, :, None] == run[:, None, :]) & valid[:, None, :]
         ratio = (same * ratio[:, None, :]).sum(-1) / same.sum(-1).clamp(min=1)
     elif level != "token":
-        raise DoesNotApply(f"no definition of the ratio level {level!r}")
+        raise DoesNotApply(f"the contract does not define the ratio level {level!r}")
     return ratio
 
 
@@ -184,7 +184,8 @@ def detached(value: Any) -> Any:
 
 
 def metric(value: Any, mask: Any) -> float | None:
-    """Return a reported metric as a number: of values per token, the mean. Return None if it is missing."""
+    """Return a reported metric as a number; of values per token, return the mean. Return None if the metric is
+    missing."""
     return None if value is None else fraction(detached(value), mask)
 
 

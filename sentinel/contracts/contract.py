@@ -264,7 +264,7 @@ class Contract:
 
     @property
     def of_its_module(self) -> Any:
-        """Return a function of the module that defines the contract; :attr:`measure` may be from another module."""
+        """Return a function that is defined in the contract's own module."""
         return self.oracle if isinstance(self.measure, partial) else self.measure
 
     @property
@@ -285,8 +285,8 @@ class Contract:
         )
 
     def lacking(self, *has: str) -> dict[str, Any]:
-        """Return option -> default for all knobs that are not in ``has``: the inputs that a binding fixes if its
-        function has only the options in ``has``."""
+        """Return option -> default for each knob that is not in ``has``. A binding fixes these inputs if its function
+        has only the options in ``has``."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -118,10 +118,9 @@ def _wrong_size(calls: list[Any]) -> list[bool]:
 
 
 def _oracle_router_replay(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step without errors.
+    """Return a step in which no model call replays wrong routes and no router stays in replay mode.
 
-    A router must replay the routes of the tokens that it receives (R3, section 3). So no model call replays the routes
-    of another microbatch, and no router stays in replay mode after the step.
+    A router must replay the routes of the tokens that it receives (R3, section 3).
     """
     return {"model_calls": [], "left_over": False}
 

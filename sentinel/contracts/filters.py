@@ -100,7 +100,7 @@ GROUP_FILTER = rule(
 
 
 def _oracle_difficulty_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return 1 for each row of a group with ``low < mean reward < high``, else 0."""
+    """Return 1 for each row of a group whose mean reward is between ``low`` and ``high``, else 0."""
     kept = torch.zeros(len(inputs["group"]), dtype=torch.float64)
     for rows in rows_of(inputs["group"]).values():
         unfiltered = len(rows) == 1 and inputs["group_of_one"] == "kept"

@@ -131,7 +131,7 @@ def _of_group(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
     """Compute the advantages of the responses to one prompt, [n]."""
     estimator, count = inputs["estimator"], len(scores)
     if estimator not in _ESTIMATORS:
-        raise DoesNotApply(f"no definition of the estimator {estimator!r}")
+        raise DoesNotApply(f"the contract does not define the estimator {estimator!r}")
     epsilon = 1e-6 if inputs["epsilon"] is None else inputs["epsilon"]
     by_std = _chosen(inputs, "norm_by_std", _BY_STD)
     if count == 1:

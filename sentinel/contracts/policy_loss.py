@@ -51,7 +51,7 @@ from sentinel.values.lazy import torch
 
 @dataclass(frozen=True)
 class Step:
-    """The inputs of the algorithms; every tensor is [batch, tokens] and 0 at masked tokens."""
+    """The inputs of a policy-loss algorithm. Every tensor is [batch, tokens] and 0 at masked tokens."""
 
     log_probs: Any
     old_log_probs: Any
@@ -264,7 +264,7 @@ def _kl_cov(step: Step) -> Losses:
 def _covariance(step: Step) -> Any:
     """Compute the token-wise covariance ``(log p - mean log p) (A - mean A)`` of the valid tokens, [n]."""
     if step.inputs["cov_share"] is None:
-        raise DoesNotApply(f"{step.inputs['algorithm']} has no reference unless cov_share is set")
+        raise DoesNotApply(f"the contract defines {step.inputs['algorithm']} only if cov_share is set")
     log_probs, advantages = step.log_probs.detach()[step.valid], step.advantages[step.valid]
     return (log_probs - log_probs.mean()) * (advantages - advantages.mean())
 
@@ -314,7 +314,7 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     algorithm = inputs["algorithm"]
     if algorithm not in ALGORITHMS:
-        raise DoesNotApply(f"{algorithm} has no reference")
+        raise DoesNotApply(f"the contract does not define the algorithm {algorithm!r}")
     inputs = {**inputs, "ratio_level": inputs["ratio_level"] or _LEVELS.get(algorithm, "token")}
     step = _step(_per_ratio(inputs))
     losses = ALGORITHMS[algorithm](step)
@@ -330,7 +330,8 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _per_ratio(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the inputs with one column per ratio: per step, with the sum of its actions' log-probs, or per action.
+    """Return the inputs with one column for each ratio: for each step, from the sum of its actions' log-probs, or for
+    each action.
 
     A policy's probability of a step is the product of the probabilities of its actions (PPO, equation 6, with an action
     of several dimensions or a chunk of actions).
@@ -350,7 +351,7 @@ def _per_ratio(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _per_step(values: Any, inputs: Mapping[str, Any]) -> Any:
-    """Add up or average the values of each step's actions, [batch, tokens]."""
+    """Add up the values of each step's actions, or average them, [batch, tokens]."""
     if inputs["log_probs"].dim() == len(TOKENS) or inputs["action_ratio"] == "joint":
         return values
     of_actions = values.unflatten(-1, inputs["log_probs"].shape[1:])
@@ -396,8 +397,8 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """Compute ``log p_old - log p``. It is clamped like the log-ratio if ratios are per token and
-    ``reported_log_ratio`` is ``cut``."""
+    """Compute the log-ratio ``log p_old - log p`` of each token. It is clamped like the log-ratio if ratios are per
+    token and ``reported_log_ratio`` is ``cut``."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
     cut = step.inputs["ratio_level"] == "token" and step.inputs["reported_log_ratio"] == "cut"
     return -(_cut(logs, step.inputs) if cut else logs)

@@ -91,7 +91,7 @@ def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
 def _entry(
     kind: Literal["checkout", "wheel", "leftover"], path: Path, touched: Path, busy: bool = False, busy_for: float = 0
 ) -> Iterator[CacheEntry]:
-    """Yield the description of a cache entry, or nothing if another process has removed it.
+    """Yield the description of a cache entry; nothing if another process has removed the entry.
 
     :param busy_for: the entry counts as used if its mtime is less than this many seconds ago, or less than this many
         seconds in the future. Without the second limit, a clock that was set back could keep a leftover for years.

@@ -168,7 +168,7 @@ class Registry:
 
 
 def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Binding:
-    """Return a binding for a registered function that reuses another function's binding."""
+    """Return a binding for a registered function, with the arguments and the shared dialects of another binding."""
     always = [{dialect.name for dialect in member.dialects if not dialect.where} for member in family]
     of_all = set.intersection(*always) if len(family) > 1 else set()
     shared = tuple(item for item in like.dialects if item.value is not None or item.where or item.name in of_all)

@@ -95,7 +95,7 @@ def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
         asyncio.run(generation)
     except EngineRequest as request:
         return request.args[0]
-    raise DriftError("the framework's code returned without a request to the inference engine")
+    raise DriftError("the framework's code returned without sending a request to the inference engine")
 
 
 def parser_options(adds: Callable[[Any], Any], **extra: Any) -> Callable[..., Any]:
