@@ -138,8 +138,7 @@ class Asking:
 
     @property
     def targets(self) -> Iterable[Target]:
-        """Return all targets. A choice in a contract's definition may have any value that one of their adapters
-        declares."""
+        """Return all targets: their adapters declare the values that a choice in a contract's definition may have."""
         return self._selection.catalog.targets.values()
 
     def pair(self, subject: Subject, sessions: Mapping[str, LawSession], located: Mapping[str, Any]) -> Pair:
@@ -270,7 +269,6 @@ class Asking:
                 patch.note_influence(*key, each)
 
     def _constants(self, subject: Subject) -> Constants:
-        """Return the constants in the changed functions that the boundary reaches, at both revisions."""
         changed = self._selection.candidates[subject.name].changed
         found: list[Constants] = []
         for place, side in enumerate(SIDES):
@@ -591,8 +589,7 @@ class Asking:
         return found
 
     def _scenarios(self, subject: Subject, log: Log) -> list[Inputs]:
-        """Return ``_TAKEN`` scenarios. At most half of them are scenarios that ran changed code; the rest are ordinary
-        scenarios."""
+        """Return scenarios of which at most half ran changed code; the rest are ordinary scenarios."""
         ran = [inputs for inputs, _ in log.scenarios][: _TAKEN // 2]
         return [*ran, *self._usual(subject, _TAKEN - len(ran))]
 
@@ -684,7 +681,7 @@ class Asking:
 
 
 def _confirmed(pair: Pair, subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
-    """Yield the differences in these plans that also appear in a second trial, in fresh processes."""
+    """Yield the differences in these plans that also appear in a second trial in fresh processes."""
     for plan, trial in zip(plans, pair.try_(subject, plans)):
         if trial.violations:
             with closing(pair.fresh()) as fresh:
@@ -808,7 +805,6 @@ def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, l
 
 
 def _names_of(binding: Binding) -> frozenset[str]:
-    """Return the names that an adapter uses to call a boundary, such as those of the function and its modules."""
     paths = (*binding.paths, *binding.imports, *binding.twins, *binding.requires)
     called = names_in(binding.call) if binding.call is not None else ()
     return frozenset(called).union(*(path.split(".") for path in paths))

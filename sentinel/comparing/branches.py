@@ -192,7 +192,7 @@ class Calls:
 
 @lru_cache(maxsize=2048)  # the searches of many boundaries read the same functions
 def part_of(unit: Unit) -> Part | None:
-    """Parse a definition. Return None if it is not a function or cannot be parsed."""
+    """Parse a function definition; return None if the definition is not a function or cannot be parsed."""
     node = function_of(unit.text) if unit.kind == "function" else None
     return None if node is None else Part(unit.name, node, unit.span[0])
 

@@ -108,8 +108,8 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """Return the boundaries that must be called: first those whose own code has changed, then those that call
-        changed code, in the order of the number of calls in between."""
+        """Return the boundaries that must be called, in order. Boundaries whose own code has changed come first. Then
+        come those that call changed code, sorted by the number of calls in between."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self._order)
@@ -307,7 +307,6 @@ class Comparison:
     def _note_lines(
         self, name: str, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]
     ) -> set[tuple[str, Place, int]]:
-        """Record the lines that a boundary's scenarios ran, and return the changed statements among them."""
         patch = self.selection.patch
         imported = patch.note_imported(place for place, _, _ in changed)
         ran = {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
@@ -315,8 +314,8 @@ class Comparison:
         return ran
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return the name of an earlier boundary whose import failed at the head, if it explains why the import of this
-        boundary fails; otherwise an empty string.
+        """Return the earlier boundary whose failed import explains why this boundary's import fails; empty if there is
+        none.
 
         The reason is the same if ``changed`` includes all changed definitions that ran in the failed import. The second
         import is then not tried.

@@ -99,7 +99,7 @@ def _sites(
     # Without pairs of expressions, all expressions that the statements compute count as different.
     if found is None:
         found = [
-            (side, each, (), _inside(each, _target(node)), False)
+            (side, each, (), _inside(each, _assignment_target(node)), False)
             for side, node in enumerate(nodes)
             if node is not None
             for each in _computed(node)
@@ -146,7 +146,7 @@ def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> lis
         return _differing_items(one, other, renamed)
     if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):
         return [] if one == other and type(one) is type(other) else None
-    if ast.dump(other) in (ast.dump(one), ast.dump(_turned(one))):
+    if ast.dump(other) in (ast.dump(one), ast.dump(_swap_operands(one))):
         return []
     if isinstance(one, ast.Name) and isinstance(other, ast.Name) and renamed(one.id, other.id):
         return []
@@ -208,7 +208,7 @@ def pair_values(one: Unit | None, other: Unit | None) -> list[Value]:
         computed = [[*_computed(each.node)] for each in (left, right)]
         if len(computed[0]) != len(computed[1]):
             continue
-        target, numbers = _target(left.node), (before, after)
+        target, numbers = _assignment_target(left.node), (before, after)
         for one_whole, other_whole in zip(*computed):
             name = _name(one_whole if target is None else target)
             found.append(Value(name, "", numbers, (left.span_of(one_whole), right.span_of(other_whole))))
@@ -273,13 +273,13 @@ def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
     return list(islice(inner, 1))
 
 
-def _target(node: ast.AST) -> ast.expr | None:
-    """Return the target of an assignment; None if the statement has no target or more than one."""
+def _assignment_target(node: ast.AST) -> ast.expr | None:
     return node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
 
 
-def _turned(node: ast.AST) -> ast.AST:
-    """Return a product or a comparison with swapped operands, which has the same value; any other node unchanged."""
+def _swap_operands(node: ast.AST) -> ast.AST:
+    """Return a product or a comparison with swapped operands, which has the same value; return any other node
+    unchanged."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return ast.BinOp(node.right, node.op, node.left)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _TURNED:

@@ -199,8 +199,7 @@ def _follows(
     calls: Sequence[Inputs],
     ignored: Collection[str] = (),
 ) -> bool:
-    """Return True if the results of each of ``trials`` agree with the oracle's results for the corresponding item of
-    ``calls``.
+    """Return True if each trial's results agree with the oracle's results for the corresponding inputs in ``calls``.
 
     :param ignored: observed keys that may differ.
     """
@@ -240,7 +239,7 @@ def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding |
 
 
 def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken:
-    """Turn a finding into a broken law.
+    """Return the broken law of a finding, with its scenario and details.
 
     :param silenced: keys that are always 0 at this revision but not at the other. A violation of such a key is not
         regarded as an intended change of the definition.

@@ -122,8 +122,8 @@ def _place(code: Code, tree: str, file: str, entry: Registration) -> Place | Non
 
 
 def _registry(code: Code, tree: str, file: str, path: str) -> Any:
-    """Return the place of the registry in an expression such as ``losses.register``; the expression itself if the
-    target does not define the registry.
+    """Return the place that defines the registry in an expression such as ``losses.register``; the expression itself if
+    the target does not define it.
 
     If the expression names a decorator, and the decorator's function uses exactly one initially empty table of its
     module, return the place of this table.

@@ -380,7 +380,7 @@ class Patch:
         if unit.kind in _DEFAULTS:
             return VALUE
         other = other or self._counterparts.get(place)
-        if not number and other is not None and _reordered(unit, other):
+        if not number and other is not None and _reorders_parameters(unit, other):
             return ORDER  # adapters pass arguments by name, so their calls do not show the new order
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
         ran = self._instructions.get((side, place), ())
@@ -566,7 +566,7 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
         for each in _own_expressions(node):
             inner_parts = _optional_parts(each)
             if inner_parts is not None:
-                kind = "" if inner_parts or not _reads_machine(each) else _READS_MACHINE
+                kind = "" if inner_parts or not _depends_on_machine(each) else _READS_MACHINE
                 parts[kind + ast.dump(each)] = tuple(span_in(part, skipped) for part in inner_parts)
         yield Statement(key, (first - skipped, last - skipped), guard, parts, node, skipped)
     for name, block in blocks:
@@ -609,7 +609,7 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
         unobserved = bool(node.defaults or any(node.kw_defaults))
     if isinstance(node, ast.keyword):
         unobserved = node.arg in ("default", "default_factory")
-    if _reads_machine(node):
+    if _depends_on_machine(node):
         return []
     if isinstance(node, ast.Call):  # the default in mapping.get(key, default) or getattr(object, name, default)
         name = _called(node)
@@ -622,8 +622,7 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
 _READS_MACHINE = "machine "
 
 
-def _reads_machine(node: ast.AST) -> bool:
-    """Return True if the value of an expression depends on the machine, the process or the time."""
+def _depends_on_machine(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         return ast.unparse(node.value) in _MACHINE
     return isinstance(node, ast.Call) and bool(_OF_THE_MACHINE.fullmatch(_called(node)))
@@ -634,8 +633,7 @@ def _called(node: ast.Call) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _reordered(one: Unit, other: Unit) -> bool:
-    """Return True if the positional parameters that both versions of a function have are in different orders."""
+def _reorders_parameters(one: Unit, other: Unit) -> bool:
     functions = [function_of(unit.text) for unit in (one, other)]
     names = [[each.arg for each in (*of.args.posonlyargs, *of.args.args)] if of is not None else [] for of in functions]
     common = {*names[0]} & {*names[1]}

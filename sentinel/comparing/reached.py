@@ -175,8 +175,10 @@ class Code:
 def changed_files(
     before: tuple[Code, str], after: tuple[Code, str]
 ) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-    """Yield the files that differ between two trees: the path, and for each tree a pair of the :class:`Code` that reads
-    the file and the file's blob.
+    """Yield the files that differ between two trees.
+
+    Each item is the file's path and, for each tree, a pair of the :class:`Code` that reads the file and the file's
+    blob.
 
     :param before: the code that reads the first tree, and the tree.
     :param after: the same for the second tree.

@@ -137,7 +137,7 @@ def _name_part(key: str) -> str:
 
 
 def _describe_failure(reason: str, raises: str, fails: str) -> str:
-    """Return a failure's reason after ``raises``, or after ``fails`` if the adapter's code raised the exception."""
+    """Return a failure's reason, preceded by ``raises``, or by ``fails`` if the adapter's code raised the exception."""
     return f"{fails if reason.startswith(_ADAPTER) else raises}: {message(reason.removeprefix(_ADAPTER))}"
 
 

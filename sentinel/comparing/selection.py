@@ -197,8 +197,8 @@ class Selection:
         return unit is not None and (definition.file, unit.name) in replacing
 
     def _changed_by_redirect(self, subject: Subject, changed: list[Change]) -> list[Change]:
-        """Return a boundary's changed definitions. If its registry key refers to another function at the head, add the
-        registry's entry and this function."""
+        """Add to a boundary's changed definitions those of a changed registry key: its entry, and the function to which
+        it refers at the head. Without such a key, return the definitions unchanged."""
         if subject.name not in self.redirects:
             return changed
         lookup, _ = self.redirects[subject.name]

@@ -288,7 +288,7 @@ def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
         raise DoesNotApply("a batch of one row cannot be split")
     divisor = _DIVISORS.get(inputs["loss_agg_mode"])
     if divisor is not None and inputs[divisor] is None and inputs.get("sequence_norm") != "sum":
-        raise DoesNotApply(f"{inputs['loss_agg_mode']} of a part of the batch is undefined unless {divisor} is set")
+        raise DoesNotApply(f"a batch with {inputs['loss_agg_mode']} can be split only if {divisor} is set")
     cut = choose.integer(1, rows - 1)
     return [{name: _rows(value, part, rows) for name, value in inputs.items()} for part in _parts(cut, rows)]
 

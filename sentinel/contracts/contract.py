@@ -137,7 +137,8 @@ _KINDS: Mapping[type, InputKind] = {bool: "boolean", int: "integer", float: "num
 def drawn(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare an option. A search draws one of ``choices``; the default is ``default``, or else the first choice."""
+    """Declare an option of which a search draws one of ``choices``. The default is ``default``, or else the first
+    choice."""
     first = next(choice for choice in choices if choice is not None)
     default = choices[0] if default is _FIRST else default
     return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices)
@@ -160,7 +161,7 @@ ObservedRole = Literal["output", "gradient", "metric", "decision", "other"]
 
 @dataclass(frozen=True)
 class Observed:
-    """A key that a contract observes.
+    """An output, gradient, metric or other value that a contract observes.
 
     :ivar shape: symbolic dimensions, as for inputs: ``("batch", "tokens")`` is one number per token, and only valid
         tokens count; ``("batch",)`` is one per row; empty is a scalar of the whole batch.
@@ -290,7 +291,7 @@ class Contract:
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Call the oracle. Omitted inputs have their defaults."""
+        """Call the oracle with the defaults of omitted inputs."""
         assert self.oracle is not None
         return self.oracle({**{item.name: item.default for item in self.inputs}, **inputs})
 

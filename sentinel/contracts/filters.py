@@ -133,7 +133,6 @@ DIFFICULTY_FILTER = rule(
 
 
 def _measure_overlong_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the mask that training uses, ``kept`` [batch, tokens]."""
     kept = call(**inputs)["kept"]
     return {"kept": kept, "kept_outside": int(((kept != 0) & (inputs["response_mask"] == 0)).sum())}
 
@@ -166,7 +165,6 @@ OVERLONG_FILTER = Contract(
 
 
 def _measure_second_moment_mask(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the mask that the loss uses, ``kept`` [batch, tokens]."""
     kept = call(**inputs)["kept"]
     valid = inputs["response_mask"] != 0
     return {

@@ -127,7 +127,6 @@ def _divergence(inputs: Mapping[str, Any]) -> Any:
 
 
 def _mean_weight(weights: Any, valid: Any, of_tokens: bool) -> Any:
-    """Return the mean weight over valid tokens, or over sequences with a valid token if weights are per sequence."""
     if of_tokens:
         return weights[valid].sum() / valid.sum().clamp(min=1)
     some = valid.any(-1)

@@ -211,7 +211,7 @@ def _squared_log_ratio(step: Step) -> Losses:
     if step.inputs["ratio_level"] == "sequence":
         penalty = penalty / step.valid.sum(-1, keepdim=True).clamp(min=1)
     elif step.inputs["ratio_level"] != "token":
-        raise DoesNotApply("the squared log-ratio is defined only for ratio levels token and sequence")
+        raise DoesNotApply("the squared log-ratio is defined only for the ratio levels token and sequence")
     return Losses(-step.advantages * step.log_probs + step.inputs["beta"] / 2 * penalty)
 
 
@@ -274,7 +274,6 @@ def _chosen(step: Step) -> int:
 
 
 def _refuse_ties(values: Any, *bounds: float) -> None:
-    """Raise DoesNotApply if rounding would decide whether a covariance is within the bounds."""
     if any(bool(((values - bound).abs() < 1e-3).any()) for bound in bounds):
         raise DoesNotApply("a covariance is so close to a bound that rounding decides whether the token is selected")
 
@@ -314,7 +313,7 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     algorithm = inputs["algorithm"]
     if algorithm not in ALGORITHMS:
-        raise DoesNotApply(f"the contract does not define the algorithm {algorithm!r}")
+        raise DoesNotApply(f"the contract does not define the algorithm {algorithm}")
     inputs = {**inputs, "ratio_level": inputs["ratio_level"] or _LEVELS.get(algorithm, "token")}
     step = _step(_per_ratio(inputs))
     losses = ALGORITHMS[algorithm](step)
@@ -457,7 +456,6 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split the batch into microbatches, as :func:`cut_rows` does."""
     if inputs["algorithm"] in _OF_THE_BATCH:
         raise DoesNotApply(f"{inputs['algorithm']} uses statistics of the whole batch, which cannot be split")
     return cut_rows(inputs, choose)

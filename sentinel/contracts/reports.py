@@ -89,7 +89,6 @@ def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_ratio_report(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Make at least one token valid."""
     spread(inputs, "log_probs", "old_log_probs")
     mask = inputs["response_mask"]
     filled = mask.array() != 0

@@ -332,7 +332,7 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
 
 
 def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each option, as an engine would interpret the request."""
+    """Return the value of each option as an inference engine would interpret the request."""
     options = {}
     for name, (_, _, without, words) in _PARAMETERS.items():
         values = [request[word] for word in (name, *words) if request.get(word) is not None]

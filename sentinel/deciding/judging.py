@@ -47,8 +47,8 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Return the judgement, confirmed by the second process. If the second process's result leads to another verdict,
-    the verdict becomes ``inconclusive (unsteady)``."""
+    """Compare a judgement with the second process's result. If the result leads to another verdict, return the verdict
+    ``inconclusive (unsteady)``; otherwise return the judgement."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement

@@ -76,8 +76,8 @@ class Processes:
         return Environment(**words, device=options.device, sandbox=preloader.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
-        """Return the failure. If an import failed, the reason also lists the missing packages and how to install
-        them."""
+        """Add the missing packages, and how to install them, to the reason of an import failure. Return any other
+        failure unchanged."""
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
@@ -137,7 +137,8 @@ class Processes:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
     def sources(self, target: str) -> Sources:
-        """Return the parser of a target's untrusted source. It runs in a process with the target's Python."""
+        """Return an object that parses a target's untrusted source files in a worker process with the target's
+        Python."""
         with self._lock:
             return self._sources.setdefault(target, Sources(partial(self._oracle, target)))
 
@@ -167,8 +168,8 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]) -> str:
-    """Return the pip commands that install these packages: one for the extra of Sentinel that contains most of them,
-    and one for the rest."""
+    """Return the pip commands that install these packages. One command installs the extra of Sentinel that contains
+    most of them, the other command installs the rest."""
     extras: dict[str, set[str]] = {}
     own = {"targets", *targets}
     with suppress(metadata.PackageNotFoundError):  # Sentinel runs from its sources, without being installed
@@ -247,7 +248,8 @@ class Loaded:
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> Failed | None:
-        """Import the modules of a boundary once. Return a failure if an import ended the process; otherwise None."""
+        """Import the modules of a boundary, unless an earlier call has imported them. Return a failure if an import
+        ended the process; otherwise None."""
         key = boundary, contract
         if self._ahead and key not in self._imports and self.hangs.failure(boundary) is None:
             binding = self._target.binding(boundary, contract)
@@ -259,7 +261,7 @@ class Loaded:
         return self._imports.get(key)
 
     def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
-        """Make all later calls use the new paths of functions and modules that have moved."""
+        """Make later calls use the new dotted paths of functions and modules that have moved."""
         self._moved.update(moved)
         self._load([*moved.values()], contract, contract_file)
 
@@ -271,7 +273,7 @@ class Loaded:
         return None
 
     def alive(self) -> TargetProcess:
-        """Return the process. If an import has ended it, start a new one, whose next probe reports the reason."""
+        """Return the process; if an import has ended it, start a new process, whose next probe reports the reason."""
         if self.process.dead is not None:
             self.process = self._fork()
         return self.process

@@ -60,7 +60,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scale:
-    """The quantities that determine how far rounding can move a result; N, K and S are those of the module's formula.
+    """The quantities that determine how far rounding can move a result. N, K and S are those of the module's formula.
 
     :ivar count: N, the size of the largest input.
     :ivar condition: K, the largest magnitude of an input in nats.
@@ -271,7 +271,7 @@ def same(
         slack = _movement(case, first, second, item, match, counts, scale.bound(dtype))
         if slack is None:
             continue
-        applies = applies or _has_finite(left, counts)
+        applies = applies or _demands(left, counts)
         worst = difference(right, left, dtype, scale, counts, slack)
         if worst is not None:
             text = prefix + worst.between(repr(first), repr(second))
@@ -282,7 +282,7 @@ def same(
     return violations
 
 
-def _has_finite(values: Numbers, counts: Flags | None) -> bool:
+def _demands(values: Numbers, counts: Flags | None) -> bool:
     """Return True if at least one value that counts is finite, or if no value counts. Otherwise, nothing can be
     compared."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
@@ -355,8 +355,8 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield the numeric observed keys whose role is in ``roles``, each with its values, their dtype and a mask of the
-    positions to compare.
+    """Yield the numeric observed keys whose role is in ``roles``. Each item is the key, its values, their dtype, and a
+    mask of the positions to compare.
     """
     for item in observed_keys(case, variant):
         pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
@@ -412,7 +412,7 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
     violations, answers = [], list(against_oracle(case, roles))
     if not answers:
         raise DoesNotApply("no observed key has numbers from both the framework and the oracle")
-    if not any(_has_finite(answer.demanded, answer.counts) for _, _, answer in answers):
+    if not any(_demands(answer.demanded, answer.counts) for _, _, answer in answers):
         raise DoesNotApply("no value of the oracle is finite")
     for variant, item, answer in answers:
         worst = answer.difference

@@ -31,7 +31,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         factors = np.where(rows, factor, 1.0).reshape(-1, *[1] * (array.ndim - 1))
         changes[name] = like(inputs[name], array.astype(np.float64) * factors)
     if all(equal(inputs[name], value) for name, value in changes.items()):
-        raise DoesNotApply("all numbers of the group are 0, so a factor does not change them")
+        raise DoesNotApply("all numbers of the chosen group are 0, so multiplying them by a factor changes nothing")
     return {BASELINE: inputs, "changed": {**inputs, **changes}}
 
 

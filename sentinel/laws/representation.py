@@ -76,7 +76,7 @@ def _others(item: Input, value: Any) -> Iterator[Any]:
     if isinstance(value, Tensor):
         dtypes = (item.dtype, *item.dtypes) if item.dtypes else _INTEGERS if value.dtype in _INTEGERS else ()
         for dtype in dtypes:
-            if dtype != value.dtype and _can_represent(dtype, value):
+            if dtype != value.dtype and _holds(dtype, value):
                 yield like(value, value.array(), dtype)
         if value.contiguous and len(value.data) and max(value.shape, default=0) > 1:
             yield replace(value, contiguous=False)
@@ -84,7 +84,8 @@ def _others(item: Input, value: Any) -> Iterator[Any]:
         yield _numbered(value)
 
 
-def _can_represent(dtype: str, value: Tensor) -> bool:
+def _holds(dtype: str, value: Tensor) -> bool:
+    """Return True if a dtype can represent every value of a tensor."""
     array = value.array().astype(np.float64)
     if dtype == "bool" or dtype in FLOATS:
         return bool(((array == 0) | (array == 1)).all())

@@ -195,7 +195,7 @@ def _check_whole(pack: Path) -> None:
 
 
 def _copy(source: Path, place: Path) -> None:
-    """Copy a file. A hard link cannot be used, because a later change of the original would change the mirror."""
+    """Copy a file; do not create a hard link, because a later change of the original would change the mirror."""
     if place.exists():
         return
     temporary = place.with_name(f"tmp_{os.getpid()}_{place.name}")

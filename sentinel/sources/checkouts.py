@@ -69,7 +69,7 @@ def materialise(
     left_out: Sequence[LeftOut] = (),
     **facts: Any,
 ) -> Checkout:
-    """Return the checkout with these files. Write it only if the store does not have it yet.
+    """Return the stored checkout with these files, and write it first if the store does not have it.
 
     :param entries: every file of the package roots. The tree hash covers all of them.
     :param contents: yields the content of the files to write.

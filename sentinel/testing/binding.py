@@ -266,7 +266,7 @@ def bind(
         fixed["group_layout"] = "equal"
     has_dones = any(name in kit.ENDS for name in derived)
     if stream and not has_dones:
-        raise TypeError(f"shapes: {function.name} has no parameter for the ends of episodes ({', '.join(kit.ENDS)})")
+        raise TypeError(f"shapes: {function.name} needs a parameter for the ends of episodes: {' or '.join(kit.ENDS)}")
     has_lengths = any(name in _LENGTHS.split() for name in derived)
     if (has_dones or has_lengths) and not stream and contract.mask not in matched:
         accepts.setdefault(contract.mask, ("full", "right"))  # lengths and ends cannot express other padding or gaps
@@ -278,7 +278,7 @@ def bind(
         fixed.setdefault(other, lambda inputs, one=one: inputs[one])
     module = sys.modules.get(getattr(f, "__module__", None) or "", sys)
     bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
-    bound.call = _place_of(call)
+    bound.call = _file_and_line(call)
     own_names = [name for name in derived if name in function.__signature__.parameters]
     sizes = _GROUP_SIZES.split()
     bound.derived = {name: contract.group if name in sizes else contract.mask for name in own_names}
@@ -336,8 +336,7 @@ def bind(
     return bound
 
 
-def _place_of(call: Any) -> str:
-    """Return the file and line of a function, such as ``test_losses.py:12``; empty for None."""
+def _file_and_line(call: Any) -> str:
     code = getattr(call, "__code__", None)
     if code is None:
         return "" if call is None else name_of(call)

@@ -284,7 +284,7 @@ class Check:
             except Undecidable as error:
                 raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from None
             if self._binding.get("call") is not None and not bound.function.used:
-                raise LawBroken(f"call= never calls {bound.function.name}, so the function was not examined")
+                raise LawBroken(f"the function passed as call= never calls {bound.function.name}: nothing was checked")
             self._drop_explained(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
             explain = Explanations(
@@ -415,8 +415,8 @@ class Check:
         return not any(self._broken(f, [law], settings, examples) for examples in (_FEW, self.examples))
 
     def _subject(self, f: Any, choices: Mapping[str, Any] | None = None) -> tuple[Bound, Subject]:
-        """Bind a function to the contract. If the user passed ``call``, call it first to record which inputs it
-        reads."""
+        """Bind a function to the contract, and return it with the subject of a search. If the user passed ``call``,
+        call it first to record which inputs it reads."""
         bound = self.bind(f, choices)
         subject = self._narrowed(bound)
         if self._binding.get("call") is not None:
@@ -427,7 +427,7 @@ class Check:
                 call_once(bound, scenario.inputs, self.device)
             if bound.of_call and not bound.function.used:
                 what, error = next(iter(bound.of_call.items()))
-                raise TypeError(f"call= ({bound.call}) raised {what} before calling {bound.function.name}") from error
+                raise TypeError(f"call= ({bound.call}) raised {what} before it called {bound.function.name}") from error
             bound = self.bind(f, choices, frozenset(bound.read))
             subject = self._narrowed(bound)
         return bound, subject

@@ -231,7 +231,7 @@ _ADDED = ("log_prob", "log_ratio", "reward")
 
 
 def per_response(contract: Contract, names: Collection[str]) -> Contract:
-    """Return the contract with scenarios for a function that takes the inputs ``names`` as one number per response.
+    """Adapt a contract's scenarios to a function that takes the inputs ``names`` as one number per response.
 
     In these inputs, all tokens of a response get the same value. Only log-probs and rewards may differ between tokens,
     because the response's number is their sum.

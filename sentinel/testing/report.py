@@ -443,7 +443,7 @@ def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gra
         def record(positional: Sequence[Any], named: Mapping[str, Any], texts: list[str] = texts) -> None:
             texts.append(_call(function, positional, named, of_gradient))
             made.append(bool(bound.call) and _computes_non_finite(function.inputs, (positional, named)))
-            kinds.extend(_kinds((positional, named)))
+            kinds.extend(_classes_with_fields((positional, named)))
 
         function.record = record
         try:
@@ -483,12 +483,11 @@ def _parts(value: Any) -> Sequence[Any]:
     return list(fields.values()) if fields is not None else value if isinstance(value, (list, tuple)) else ()
 
 
-def _kinds(value: Any) -> Iterator[type]:
-    """Yield the classes of all dataclasses, named tuples and namespaces that a value is or contains."""
+def _classes_with_fields(value: Any) -> Iterator[type]:
     if _fields(value) is not None:
         yield type(value)
     for each in _parts(value):
-        yield from _kinds(each)
+        yield from _classes_with_fields(each)
 
 
 def _imports(value: Any) -> list[str]:

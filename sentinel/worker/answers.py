@@ -263,7 +263,6 @@ def _claim(value: Any) -> Claim:
 
 
 def _observation(values: Any) -> dict[str, Any]:
-    """Parse the observed values of one variant: plain data and tensors."""
     if not isinstance(values, dict):
         _refuse("an observation must be a mapping")
     _values(values)

@@ -98,7 +98,7 @@ class Boundary:
         return arguments
 
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
-        """Call the boundary. Inputs and returned outputs have the contract's names."""
+        """Call the boundary with inputs, and return outputs, under the contract's names."""
         if self.binding.call is not None:
             boundary = replace(self, own_inputs=inputs) if self.binding.like else self
             outputs = self.binding.call(boundary, inputs)
@@ -136,7 +136,7 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def import_whole(name: str) -> ModuleType:
-    """Import a module. If that fails, remove the submodules that are left in ``sys.modules`` without their package.
+    """Import a module; if that fails, remove the submodules that are left in ``sys.modules`` without their package.
 
     Otherwise the next import of such a submodule would fail because of the missing package, and hide the real cause."""
     try:
@@ -266,7 +266,8 @@ def source_of(function: Any) -> tuple[str, int, str]:
 
 
 def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
-    """Replace attributes, given by path, that the framework reads or calls during import by the adapter's values."""
+    """Replace attributes that the framework reads or calls during import by the adapter's values
+    (``Target.at_import``)."""
     for path, answer in answers.items():
         name, _, attribute = path.rpartition(".")
         if module_of(name, roots) == name:
@@ -287,7 +288,7 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
 
 
 def import_quietly(path: str, roots: tuple[str, ...]) -> None:
-    """Import a module in advance. Ignore failures, because the probe that needs the module reports them."""
+    """Import a module in advance, and ignore failures, because the probe that needs the module reports them."""
     name = module_of(path, roots)
     if name is not None:
         with contextlib.suppress(BaseException):

@@ -148,8 +148,8 @@ def gpus() -> list[str]:
 
 
 def ask(python: str | None, *words: str, devices: Sequence[str] = (), packages: Iterable[str] = ()) -> Any:
-    """Run a Python script and return the JSON on its last line. The script is contained unless it runs in Sentinel's
-    own interpreter.
+    """Run a Python script, and return the JSON on the last line of its output. The script is contained unless it runs
+    in Sentinel's own interpreter.
 
     :param packages: as in :func:`wrap`.
     """

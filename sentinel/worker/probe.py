@@ -252,7 +252,7 @@ def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
     reference = contract.oracle
 
     def refuse(path: str) -> Any:
-        raise DriftError(f"the oracle needs {path}, which it cannot create")
+        raise DriftError(f"the scenario contains the framework's object {path}, which the oracle cannot create")
 
     def oracle(**values: Any) -> Mapping[str, Any]:
         return reference(values)

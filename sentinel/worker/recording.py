@@ -79,7 +79,7 @@ class _Recorder:
         return ["bare", _path(self._owner)] if empty and self._owner is not None else self.write(value)
 
     def write(self, value: Any) -> Node:
-        """Return a value as data."""
+        """Convert a value to data that can be sent to pytest's process."""
         kind = type(value)
         if kind in _PLAIN:
             return ["value", value]

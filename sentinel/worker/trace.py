@@ -108,7 +108,7 @@ _TRACE: Trace | None = None
 
 
 def begin(base: str) -> None:
-    """Record the lookups of this process and its forks in the checkout in ``base``."""
+    """Start to record what this process and its forks look up in the checkout at ``base``."""
     global _TRACE
     _TRACE = Trace(base)
     _TRACE.install()
@@ -134,7 +134,7 @@ def paused() -> Iterator[None]:
 
 
 def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Run a probe and return its answer. If lookups are recorded, add them under the key ``asked``."""
+    """Run a probe, and return its answer; if lookups are recorded, the answer has them under the key ``asked``."""
     answer = dict(work())
     if _TRACE is not None:
         answer["asked"] = _TRACE.questions()
