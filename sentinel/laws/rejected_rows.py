@@ -45,7 +45,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     """
     rejected = rejected_rows(inputs, contract)
     if not rejected.any() or rejected.all():
-        raise DoesNotApply("the scenario has no rejected row, or no accepted row")
+        raise DoesNotApply("the law needs a rejected row and an accepted row")
     names = float_inputs(contract, inputs, *PER_TOKEN, ("batch",))
     number = choose.one_of((5.0, -2.0, 100.0))
     changes = {}
