@@ -154,7 +154,7 @@ class Calls:
         return users
 
     def callers(self, place: Place, calls: int) -> list[Part]:
-        """Return the functions that may call a function, directly or through at most ``calls`` calls."""
+        """Return the functions from which a chain of at most ``calls`` calls may lead to a function."""
         found, nearest = {place}, {place}
         for _ in range(calls):
             names = {name for each in nearest for name in (called_name(each), _last_part(each))}

@@ -219,7 +219,7 @@ def pair_values(one: Unit | None, other: Unit | None) -> list[Value]:
 
 
 def _name(node: ast.expr) -> str:
-    """Return the text of an expression without ``": "``, which marks the end of the label that contains the text."""
+    """Return an expression as text without ``": "``, because this separator marks the end of a label."""
     return cut(ast.unparse(node).replace(": ", ":"))
 
 

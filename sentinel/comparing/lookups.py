@@ -140,7 +140,8 @@ def _registry(code: Code, tree: str, file: str, path: str) -> Any:
 
 
 def paths_at_head(lookup: Lookup, place: Place, module: str) -> Iterator[str]:
-    """Yield the dotted path of the definition at the head that replaces ``place`` or its class in the registry.
+    """Yield the dotted path of the definition that replaces ``place`` at the head, if the key referred to ``place`` or
+    its class at the base.
 
     :param module: the dotted path of the module that contains the new definition.
     """

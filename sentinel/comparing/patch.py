@@ -329,7 +329,8 @@ class Patch:
         return any(self._ran.get((side, place)) for side in SIDES)
 
     def count_examined(self, places: Collection[Place] | None = None) -> int:
-        """Return how many changed statements count as examined, in these definitions or, without ``places``, in all."""
+        """Return the number of changed statements that count as examined: in the definitions at ``places``, or in
+        all."""
         chosen = self._changed if places is None else [place for place in places if place in self._changed]
         return sum(
             len(numbers) - len(self.list_not_run(side, place))
@@ -338,7 +339,7 @@ class Patch:
         )
 
     def lines(self, places: Collection[Place] | None = None) -> list[Line]:
-        """Return the changed statements of these definitions or, without ``places``, of all."""
+        """Return the changed statements of the definitions at ``places``, or of all definitions."""
         found: list[Line] = []
         for place in sorted(self._changed if places is None else self._changed.keys() & set(places)):
             for side, unit in zip(SIDES, self._changes[place]):
@@ -393,8 +394,8 @@ class Patch:
         return ""
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
-        """Return the changed lines that were not examined, in these definitions or in all. Adjacent lines are
-        joined."""
+        """Return the changed lines that were not examined: in the definitions at ``places``, or in all. Adjacent lines
+        are joined."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 

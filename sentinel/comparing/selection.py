@@ -219,8 +219,8 @@ class Selection:
         return other
 
     def binding(self, side: str, subject: Subject) -> Binding:
-        """Return a boundary's binding for one side. If a registry key refers to another function at the head, the
-        head's binding has the path of that function."""
+        """Return a boundary's binding for the base or for the head. If a registry key refers to another function at the
+        head, the head's binding has the path of that function."""
         if side == BEFORE or subject.name not in self.redirects:
             return subject.binding
         return replace(subject.binding, boundary=self.redirects[subject.name][1], formerly=(), moved={})

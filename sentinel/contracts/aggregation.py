@@ -226,7 +226,7 @@ def replaced(value: Tensor, array: Any) -> Tensor:
 
 
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
-    """Convert a drawn log-prob ``current`` and log-ratio ``other``, in place, to two log-probs with this log-ratio.
+    """Replace a drawn log-prob ``current`` and log-ratio ``other``, in place, by two log-probs with this log-ratio.
 
     A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The drawn log-prob becomes
     the larger of the two results, so that neither is positive.

@@ -277,8 +277,8 @@ class Contract:
         return self._named.get(name)
 
     def with_actions(self) -> Contract:
-        """Return a copy of the contract for steps of several actions. Inputs and keys in :data:`PER_ACTION` have the
-        shape :data:`ACTIONS`."""
+        """Return a copy of the contract in which each step consists of several actions. Inputs and keys in
+        :data:`PER_ACTION` have the shape :data:`ACTIONS`."""
         return replace(
             self,
             inputs=tuple(replace(item, shape=ACTIONS) if item.name in PER_ACTION else item for item in self.inputs),

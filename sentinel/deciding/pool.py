@@ -65,7 +65,7 @@ class Processes:
             return self._preloaders[options.python]
 
     def environment(self, target: str) -> Environment:
-        """Return the environment of a target's probes."""
+        """Return the versions and settings of the environment in which a target's probes run."""
         options = self._options_for.get(target, self._options)
         preload = self._catalog.adapters[target].target.preload
         preloader = self.preloader(target)

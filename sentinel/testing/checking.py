@@ -161,7 +161,7 @@ class Check:
 
         :param choices: input -> value, in addition to the check's own choices.
         :param accessed: the inputs that ``call`` reads; None if they are not known yet.
-        :raises TypeError: if they do not match. The message suggests options with which they match.
+        :raises TypeError: if they do not match. The message suggests options with which they may match.
         """
         try:
             chosen = {**self.choices, **(choices or {})}
@@ -495,7 +495,8 @@ class Check:
         return next((side for side in sides if self._mends(f, finding.law, side)), {})
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
-        """Return a description of the slip that makes the oracle agree with the function; empty if there is none.
+        """Return a description of the common mistake (slip) with which the oracle agrees with the function; empty if
+        there is none.
 
         Each slip is tried alone, with one other setting, and with one number per response for advantages or rewards.
         """

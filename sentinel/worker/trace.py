@@ -55,7 +55,8 @@ class Trace:
             vars(pathlib)["_NormalAccessor"].stat = staticmethod(os.stat)
 
     def questions(self) -> list[str]:
-        """Return all lookups so far. A source file is left out if the lookup of its module is listed."""
+        """Return all recorded lookups of modules, files and folders. A source file is left out if the lookup of its
+        module is listed."""
         questions = set(self._questions)  # another thread may still add lookups
         if EVERYTHING in questions:
             return [EVERYTHING]
@@ -99,7 +100,8 @@ class Trace:
 
 
 def _module_of(path: str) -> str:
-    """Return the path (as in ``m:``) of the module lookup that includes a source file; empty for other files."""
+    """Return the path of a Python file's module, without suffix, as recorded lookups of modules have it; empty for
+    other files."""
     stem = path.removesuffix(".py")
     return stem.removesuffix("/__init__") if stem != path else ""
 

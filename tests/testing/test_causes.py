@@ -247,7 +247,7 @@ def test_an_error_about_parameters_names_everything_that_is_missing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss_agg_mode": "tokenmean"}, "no definition of loss_agg_mode='tokenmean' — did you mean 'token-mean'"),
+        ({"loss_agg_mode": "tokenmean"}, "does not define loss_agg_mode='tokenmean' — did you mean 'token-mean'"),
         ({"examples": "many"}, "examples='many': the number of scenarios must be a positive integer"),
     ],
 )

@@ -167,7 +167,7 @@ def flag_ends(mask: Any) -> Any:
 
 
 def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, Any]:
-    """Return the arguments for parameters that are in :data:`ENDS` or :data:`AFTER_ENDS`.
+    """Return the arguments for parameters that mark the ends of episodes (:data:`ENDS`, :data:`AFTER_ENDS`).
 
     :param names: the parameters.
     :param ends: flags that mark the ends of episodes, [batch, tokens] or [tokens].
