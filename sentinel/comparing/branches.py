@@ -146,7 +146,6 @@ class Calls:
 
     @cached_property
     def _users(self) -> Mapping[str, Sequence[Place]]:
-        """Map each name to the functions whose code contains it as a name or an attribute."""
         users: dict[str, list[Place]] = defaultdict(list)
         for place, unit in self.units.items():
             for name in unit.names | unit.attributes if unit.kind == "function" else ():

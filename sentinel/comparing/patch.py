@@ -475,7 +475,6 @@ def other_changes(
 
 
 def _changed_text(one: Unit | None, other: Unit | None) -> str:
-    """Return the source of a definition's changed statements as one text, first the deleted and then the added ones."""
     texts: list[str] = []
     for unit, numbers in zip((one, other), changed_statements(one, other).values()):
         lines = unit.text.splitlines() if unit is not None else []
@@ -581,7 +580,6 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
 
 
 def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a statement's own expressions, without the statements in its body."""
     fields = [value for name, value in ast.iter_fields(node) if name not in BLOCKS]
     for child in (each for value in fields for each in (value if isinstance(value, list) else [value])):
         if isinstance(child, ast.AST):

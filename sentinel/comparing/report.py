@@ -117,7 +117,6 @@ _COUNT = " has"
 
 
 def _describe_count(key: str, now: int, before: int, function: str) -> str:
-    """Return a sentence about a changed number of values, such as ``loss has 3 values; it had 2``."""
     label, _, path = key.removesuffix(_COUNT).rpartition(": ")
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
@@ -137,7 +136,6 @@ def _name_part(key: str) -> str:
 
 
 def _describe_failure(reason: str, raises: str, fails: str) -> str:
-    """Return a failure's reason, preceded by ``raises``, or by ``fails`` if the adapter's code raised the exception."""
     return f"{fails if reason.startswith(_ADAPTER) else raises}: {message(reason.removeprefix(_ADAPTER))}"
 
 

@@ -148,7 +148,6 @@ class Runner:
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
     def _decide(self, job: Job, checkout: Checkout | None = None, answers: Answers | None = None) -> Decision:
-        """Return the decision of one job. ``checkout`` and ``answers`` are given if the job was run in a group."""
         question = Question.about(job.recipe, self._catalog)
         target = question.adapter.target
         began = time.monotonic()

@@ -87,7 +87,6 @@ def _git_dir(path: Path) -> Path | None:
 
 
 def _object_directories(objects: Path) -> list[Path]:
-    """Return an object directory and its alternates, without duplicates."""
     directories = [objects]
     for borrower in directories:  # the loop appends to this list
         lines = (small_text(borrower / "info" / "alternates") or "").split("\n")

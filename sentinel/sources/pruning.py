@@ -65,7 +65,7 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
             remove_tree(path)
         else:
             path.unlink(missing_ok=True)
-    _forget(home)
+    _forget_removed_checkouts(home)
     return removals
 
 
@@ -106,8 +106,7 @@ def _children(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def _forget(home: Home) -> None:
-    """Remove the tree hashes that are stored for refs whose checkout was removed."""
+def _forget_removed_checkouts(home: Home) -> None:
     for note in home.checkouts.glob("*/refs/*.json"):
         tree = str((read_json(note) or {}).get("tree", ""))
         if not tree or not (note.parent.parent / tree).is_dir():

@@ -498,7 +498,6 @@ def _mismatch(
 
 
 def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Input]:
-    """Return the required inputs that have no value: the user chose none, and the search cannot draw one."""
     drawn = [item for item in contract.inputs if item.domain or item.choices or item.kind == "labels"]
     return [
         item for item in contract.inputs if item.default is REQUIRED and item not in drawn and item.name not in choices

@@ -290,7 +290,7 @@ class Check:
             explain = Explanations(
                 agreeing=partial(self._agreeing_choices, f, bound, session),
                 slip=partial(self._slip, f, bound, session),
-                still_broken=lambda settings: self._broken(f, self._laws, settings, self.examples),
+                still_broken=lambda settings: self._broken_with(f, self._laws, settings, self.examples),
                 padding=partial(self._padding_that_mends, f, bound),
             )
             with warnings.catch_warnings():  # torch warns if a slip gives a metric a gradient
@@ -403,16 +403,14 @@ class Check:
         search.run(examples)
         return bound, session, search
 
-    def _broken(self, f: Any, laws: Sequence[Law], settings: Mapping[str, Any], examples: int) -> list[str]:
-        """Return those of the given laws that the function breaks if ``settings`` are added to the user's choices."""
+    def _broken_with(self, f: Any, laws: Sequence[Law], settings: Mapping[str, Any], examples: int) -> list[str]:
         twin = self._with(choices={**self.choices, **settings}, examples=examples)
         _, session, search = twin._search_alone(f, self._with_finite(laws), examples, shrink=False)
         twin._drop_explained(search, session)
         return [law.name for law in laws if search.outcomes[law].findings]
 
-    def _mends(self, f: Any, law: Law, settings: Mapping[str, Any]) -> bool:
-        """Return True if the function satisfies the law when ``settings`` are added to the user's choices."""
-        return not any(self._broken(f, [law], settings, examples) for examples in (_FEW, self.examples))
+    def _is_satisfied_with(self, f: Any, law: Law, settings: Mapping[str, Any]) -> bool:
+        return not any(self._broken_with(f, [law], settings, examples) for examples in (_FEW, self.examples))
 
     def _subject(self, f: Any, choices: Mapping[str, Any] | None = None) -> tuple[Bound, Subject]:
         """Bind a function to the contract, and return it with the subject of a search. If the user passed ``call``,
@@ -468,7 +466,7 @@ class Check:
         several = candidates(self.contract, bound, self.choices)
         explained = [*explaining(session, finding, several, pairs=True), *self._sides(bound, finding)]
         for alternative in explained:
-            if self._holds(f, finding.law, alternative) and self._mends(f, finding.law, alternative):
+            if self._holds(f, finding.law, alternative) and self._is_satisfied_with(f, finding.law, alternative):
                 return alternative
         explained.sort(key=len)
         for alternative in explained[:deep]:
@@ -492,7 +490,7 @@ class Check:
 
     def _padding_that_mends(self, f: Any, bound: Bound, finding: Finding) -> Mapping[str, Any]:
         sides = self._sides(bound, finding)
-        return next((side for side in sides if self._mends(f, finding.law, side)), {})
+        return next((side for side in sides if self._is_satisfied_with(f, finding.law, side)), {})
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
         """Return a description of the common mistake (slip) with which the oracle agrees with the function; empty if

@@ -554,7 +554,6 @@ def _tensor(value: Any, of_gradient: bool) -> str:
 
 
 def _nested(value: Any) -> str:
-    """Return a tensor's values as Python code: nested lists of numbers, with all digits that the dtype needs."""
     array = value.numpy()
     if array.ndim == 0:
         return str(array[()])

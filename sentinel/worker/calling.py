@@ -167,7 +167,7 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
     for attribute in attributes[len(name.split(".")) :]:
         owner = value if isinstance(value, type) else None
         if not hasattr(value, attribute):
-            nearest = _nearest(path, value, attribute, roots) if near else ""
+            nearest = _hint_of_similar_name(path, value, attribute, roots) if near else ""
             raise DriftError(f"{prefix} has no {attribute!r} in this checkout{nearest}")
         value = getattr(value, attribute)
         prefix = f"{prefix}.{attribute}"
@@ -199,8 +199,7 @@ def _leads_to(value: Any, sought: Any) -> bool:
     return any(callable(part) and inspect.unwrap(part) is sought for part in parts)
 
 
-def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
-    """Return a hint for an error message: a name similar to the missing attribute."""
+def _hint_of_similar_name(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(attribute, dir(owner), 1)
     there = f"; the nearest there is {near[0]!r}" if near else ""
     last = path.rpartition(".")[2]
@@ -211,7 +210,7 @@ def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> s
 
 @trace.paused()  # the files are read only for a message, which does not affect the verdict
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Return a hint for an error message: another place where this name is defined. Files are read as text, never
+    """Return a hint for an error message: another place that defines this name. Files are read as text, never
     imported."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:

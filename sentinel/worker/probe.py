@@ -341,7 +341,7 @@ def describe(
         answer["failure"].update(place=_place_of(error), lacks=lacks)
         return answer
     if preparation is None:
-        missing = _missing(error)
+        missing = _missing_packages(error)
         advice = f"; install {' and '.join(missing)}, or name an interpreter that has it" if missing else ""
         answer = failure("import", f"the module does not import: {text}{advice}", trace)
         answer["failure"]["packages"] = missing
@@ -382,8 +382,7 @@ def _place_of(error: BaseException) -> str:
     return frames[-1].filename if frames else ""
 
 
-def _missing(error: BaseException | None) -> list[str]:
-    """Return the missing packages that caused an import to fail, even if another exception wraps the ImportError."""
+def _missing_packages(error: BaseException | None) -> list[str]:
     missing: dict[str, None] = {}
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
