@@ -331,8 +331,8 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Return the functions that run in a boundary's scenarios if the source proves that no scenario runs changed
-        code; otherwise None.
+        """If the source proves that a boundary's scenarios run no changed code, return the functions that they run;
+        otherwise return None.
 
         At most one revision is called.
 

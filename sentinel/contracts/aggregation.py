@@ -112,7 +112,7 @@ def _count(whole: float | None, counted: int) -> float:
 
 
 def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
-    """Compute ``log (p / p_old)`` for each token, [batch, tokens], at a ratio level.
+    """Compute ``log (p / p_old)`` for each token, [batch, tokens]: of the token itself, its sequence or its segment.
 
     ``token``: each token's log-ratio. ``sequence``: the sum over the sequence's valid tokens, which gives the ratio of
     whole responses. ``geometric``: the mean over these tokens (GSPO, arXiv:2507.18071, equation 7). ``segment``: the
