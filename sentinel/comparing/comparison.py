@@ -108,8 +108,8 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """Return the boundaries that must be called, in order. Boundaries whose own code has changed come first. Then
-        come those that call changed code, sorted by the number of calls in between."""
+        """Return the boundaries that must be called, the nearest to changed code first: those whose own code has
+        changed, then those that call changed code, sorted by the number of calls in between."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self._order)

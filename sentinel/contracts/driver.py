@@ -212,8 +212,8 @@ def _measure_constructed_trainer(call: Callable[..., Mapping[str, Any]], inputs:
 
 
 def _oracle_constructed_trainer(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results that are defined for every trainer: it has the configured options, takes one step, and logs
-    the loss that it minimised."""
+    """Return the results that are defined for every trainer: the configured options, one step, and a log of the
+    minimised loss."""
     return {"attributes": {}, "losses": [], "steps": 1, "logged": [], "update": None, "batches": []}
 
 

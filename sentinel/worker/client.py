@@ -479,7 +479,8 @@ class _Handle:
 
 
 class TargetProcess(_Handle):
-    """A target process or an oracle process. It handles one request at a time; other threads wait."""
+    """A process that calls a framework's functions at one revision, or computes oracle values. It handles one request
+    at a time; other threads wait."""
 
     def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
         super().__init__(channel, pid, options)

@@ -126,7 +126,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
 
 
 def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
-    """Run one probe request. Return the observed values or a failure as JSON data."""
+    """Run one probe request, and return the observed values or a failure as JSON data."""
     preparation: Preparation | None = None
     try:
         Neutral.recorded.clear()
