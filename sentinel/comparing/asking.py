@@ -138,8 +138,7 @@ class Asking:
 
     @property
     def targets(self) -> Iterable[Target]:
-        """Return all targets. A choice in a contract's definition may have any value that one of their adapters
-        declares."""
+        """Return all targets: their adapters declare the values that a choice in a contract's definition may have."""
         return self._selection.catalog.targets.values()
 
     def pair(self, subject: Subject, sessions: Mapping[str, LawSession], located: Mapping[str, Any]) -> Pair:
@@ -148,7 +147,7 @@ class Asking:
         return Pair(sessions[BEFORE], sessions[AFTER], beside=beside, lines=_spans(located))
 
     def note_head(self, subject: Subject, located: Mapping[Place, Unit]) -> Log:
-        """Call only the head on a few scenarios, and return the log of these calls, with the changed lines that ran."""
+        """Call only the head on a few scenarios, and return the log of these calls."""
         lines = _spans({AFTER: located})
         alone = Alone(self._processes.session(AFTER, subject), side=AFTER, lines=lines)
         with closing(alone), suppress(Undecidable):
@@ -270,7 +269,6 @@ class Asking:
                 patch.note_influence(*key, each)
 
     def _constants(self, subject: Subject) -> Constants:
-        """Return the constants in the changed functions that the boundary reaches, at both revisions."""
         changed = self._selection.candidates[subject.name].changed
         found: list[Constants] = []
         for place, side in enumerate(SIDES):
@@ -281,7 +279,6 @@ class Asking:
         return merge(found)
 
     def _module_values(self, side: str, subject: Subject) -> dict[str, ast.expr]:
-        """Return the module-level variables that a boundary uses: name -> the assigned expression."""
         reached = self._selection.reached(side, subject)
         return parse_values(each.text for each in reached.units.values() if each.kind == "value") if reached else {}
 
@@ -334,8 +331,8 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Return the functions that run in a boundary's scenarios if the source proves that no scenario runs changed
-        code; otherwise None.
+        """If the source proves that a boundary's scenarios run no changed code, return the functions that they run;
+        otherwise return None.
 
         At most one revision is called.
 
@@ -407,7 +404,8 @@ class Asking:
             yield from islice(returned, 1)
 
     def search_gradients(self, sessions: Mapping[str, LawSession], subject: Subject, log: Log) -> list[Difference]:
-        """Find a difference in the gradients of all returned values. A contract observes only a part of these."""
+        """Return a difference in the gradients of all returned values. A contract observes only some of these
+        gradients."""
         chosen = [inputs for inputs, _ in log.scenarios[-_TAKEN:]]
         if not any(isinstance(each, Tensor) for inputs in chosen for each in inputs.values()):
             return []
@@ -434,8 +432,8 @@ class Asking:
     def search_branches(
         self, sessions: Mapping[str, LawSession], subject: Subject, changed: Sequence[Change], log: Log
     ) -> list[Difference]:
-        """Find a difference in a branch that no scenario takes. To enter the branch, force its conditions to be true or
-        false.
+        """Return a difference in a branch that no scenario enters. To enter the branch, force its conditions to be true
+        or false.
 
         Only conditions that both revisions have can be forced.
         """
@@ -460,7 +458,7 @@ class Asking:
         log: Log,
         located: Mapping[str, Mapping[Place, Unit]],
     ) -> list[Difference]:
-        """Find a difference in the values of changed expressions on which no compared result depends.
+        """Return a difference in the values of changed expressions on which no compared result depends.
 
         Some scenarios are repeated with other values of the arguments and options that these expressions read.
         """
@@ -503,8 +501,8 @@ class Asking:
     def _with_others(
         self, scenarios: Sequence[Inputs], places: Sequence[Place], located: Mapping[str, Mapping[Place, Unit]]
     ) -> list[Inputs]:
-        """Return copies of a few scenarios. In each copy, one argument or option that an unexamined expression reads
-        has another value."""
+        """Return copies of a few scenarios, each with another value for one argument or option that an unexamined
+        expression reads."""
         patch, names = self._selection.patch, dict[str, None]()
         for place in places:
             if any(patch.list_not_run(side, place) for side in SIDES):
@@ -537,7 +535,6 @@ class Asking:
         return values
 
     def _calls(self, subject: Subject) -> dict[str, Calls]:
-        """Return the calls between the functions that a boundary reaches, by side."""
         reached = {side: self._selection.reached(side, subject) for side in SIDES}
         return {side: Calls(each.units) for side, each in reached.items() if each is not None}
 
@@ -571,7 +568,7 @@ class Asking:
                     yield item, conditions, spans
 
     def _conditions(self, item: Unexamined, calls: Calls, ran: Collection[str]) -> list[list[Condition]]:
-        """Return the ways to make a line run. Each way is a list of conditions that must all be met."""
+        """Return the alternatives that may make a line run, each as a list of conditions that must all be met."""
         place = item.file, item.name
         unit = calls.units.get(place) or self._selection.patch.units(item.side).get(place)
         if unit is None or unit.kind != "function":
@@ -592,8 +589,7 @@ class Asking:
         return found
 
     def _scenarios(self, subject: Subject, log: Log) -> list[Inputs]:
-        """Return ``_TAKEN`` scenarios. At most half of them are scenarios that ran changed code; the rest are ordinary
-        scenarios."""
+        """Return scenarios of which at most half ran changed code; the rest are ordinary scenarios."""
         ran = [inputs for inputs, _ in log.scenarios][: _TAKEN // 2]
         return [*ran, *self._usual(subject, _TAKEN - len(ran))]
 
@@ -685,7 +681,7 @@ class Asking:
 
 
 def _confirmed(pair: Pair, subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
-    """Yield the differences that these plans show, each confirmed by a second trial in fresh processes."""
+    """Yield the differences in these plans that also appear in a second trial in fresh processes."""
     for plan, trial in zip(plans, pair.try_(subject, plans)):
         if trial.violations:
             with closing(pair.fresh()) as fresh:
@@ -800,7 +796,6 @@ def _in_single(inputs: Inputs) -> Inputs:
 
 
 def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, list[tuple[int, int]]]]:
-    """Return the first and last line of each function: side -> file -> ranges of lines."""
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for side, units in located.items():
         for (file, _), unit in units.items():
@@ -810,7 +805,6 @@ def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, l
 
 
 def _names_of(binding: Binding) -> frozenset[str]:
-    """Return the names that an adapter uses to call a boundary."""
     paths = (*binding.paths, *binding.imports, *binding.twins, *binding.requires)
     called = names_in(binding.call) if binding.call is not None else ()
     return frozenset(called).union(*(path.split(".") for path in paths))

@@ -136,7 +136,7 @@ def called_name(place: Place) -> str:
 
 
 class Calls:
-    """The calls between the functions that a boundary reaches, as far as the names in their code show.
+    """The calls between the functions that a boundary reaches, found by the names in their code.
 
     :ivar units: the definitions that the boundary reaches at one revision.
     """
@@ -146,7 +146,6 @@ class Calls:
 
     @cached_property
     def _users(self) -> Mapping[str, Sequence[Place]]:
-        """Map each name to the functions whose code contains it, as a name or as an attribute."""
         users: dict[str, list[Place]] = defaultdict(list)
         for place, unit in self.units.items():
             for name in unit.names | unit.attributes if unit.kind == "function" else ():
@@ -154,7 +153,7 @@ class Calls:
         return users
 
     def callers(self, place: Place, calls: int) -> list[Part]:
-        """Return the functions from which at most ``calls`` calls may lead to a function."""
+        """Return the functions from which a chain of at most ``calls`` calls may lead to a function."""
         found, nearest = {place}, {place}
         for _ in range(calls):
             names = {name for each in nearest for name in (called_name(each), _last_part(each))}
@@ -192,7 +191,7 @@ class Calls:
 
 @lru_cache(maxsize=2048)  # the searches of many boundaries read the same functions
 def part_of(unit: Unit) -> Part | None:
-    """Parse a definition. Return None if it is not a function or cannot be parsed."""
+    """Parse a function definition; return None if the definition is not a function or cannot be parsed."""
     node = function_of(unit.text) if unit.kind == "function" else None
     return None if node is None else Part(unit.name, node, unit.span[0])
 

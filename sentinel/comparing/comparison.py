@@ -108,8 +108,8 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """Return the boundaries that must be called: first those whose own code has changed, then those that call
-        changed code, in the order of the number of calls in between."""
+        """Return the boundaries that must be called, the nearest to changed code first: those whose own code has
+        changed, then those that call changed code, sorted by the number of calls in between."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self._order)
@@ -143,8 +143,8 @@ class Comparison:
         return self._results[name]
 
     def cause_of(self, name: str) -> str:
-        """Return the name of a called boundary whose difference explains the difference of this boundary; empty if
-        there is none."""
+        """Return the boundary that this boundary calls and whose difference explains its difference; empty if there is
+        none."""
         candidate, own = self.selection.candidates[name], self._results.get(name)
         if own is None or own.state != "differs" or not self.selection.distance(name):
             return ""
@@ -307,7 +307,6 @@ class Comparison:
     def _note_lines(
         self, name: str, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]
     ) -> set[tuple[str, Place, int]]:
-        """Record the lines that a boundary's scenarios ran, and return the changed statements among them."""
         patch = self.selection.patch
         imported = patch.note_imported(place for place, _, _ in changed)
         ran = {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
@@ -315,8 +314,8 @@ class Comparison:
         return ran
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return the name of an earlier boundary whose import failed at the head, if it explains why the import of this
-        boundary fails; otherwise an empty string.
+        """Return the earlier boundary whose failed import explains why this boundary's import fails; empty if there is
+        none.
 
         The reason is the same if ``changed`` includes all changed definitions that ran in the failed import. The second
         import is then not tried.
@@ -410,13 +409,11 @@ class Comparison:
         return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
 
     def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:
-        """Return the verdicts of a boundary's known bugs at both revisions."""
         refs = {side: self.processes.open(side, subject).ref for side in SIDES}
         self._plan(recipes, refs.values())
         return {recipe.bug_id: {side: self._verdict(recipe, ref) for side, ref in refs.items()} for recipe in recipes}
 
     def _plan(self, recipes: Sequence[Recipe], refs: Collection[Ref]) -> None:
-        """Start to run, in the background, the recipes that have no verdict yet."""
         pairs = [(recipe, ref) for recipe in recipes for ref in dict.fromkeys(refs)]
         self._runner.plan([Job(*pair) for pair in pairs if (pair[0].digest, pair[1]) not in self._verdicts])
 

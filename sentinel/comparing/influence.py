@@ -91,7 +91,7 @@ _Numbered = tuple[tuple[str, int], Statement]
 def _sites(
     one: _Numbered | None, other: _Numbered | None, renamed: Callable[[str, str], bool] = lambda one, other: False
 ) -> Iterator[Site]:
-    """Yield the expressions that differ between two versions of a statement. One of the versions may be missing."""
+    """Yield the expressions that differ between two versions of a statement. Either version may be missing."""
     nodes = [None if each is None else each[1].node for each in (one, other)]
     if any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Raise)) for node in nodes):
         return
@@ -99,7 +99,7 @@ def _sites(
     # Without pairs of expressions, all expressions that the statements compute count as different.
     if found is None:
         found = [
-            (side, each, (), _inside(each, _target(node)), False)
+            (side, each, (), _inside(each, _assignment_target(node)), False)
             for side, node in enumerate(nodes)
             if node is not None
             for each in _computed(node)
@@ -134,19 +134,19 @@ def _computed(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _has_value(node: Any) -> TypeGuard[ast.expr]:
-    """Return True if the value of a syntax node can be changed."""
+    """Return True for an expression whose value can be replaced."""
     if not isinstance(node, ast.expr) or isinstance(node, (ast.Starred, ast.Slice, ast.FormattedValue)):
         return False
     return isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
 
 
 def _differing(one: Any, other: Any, renamed: Callable[[str, str], bool]) -> list[_Part] | None:
-    """Return the smallest expressions that differ between two versions; None if not only expressions differ."""
+    """Return the smallest expressions that differ between two versions; None if other syntax differs too."""
     if isinstance(one, list) and isinstance(other, list):
         return _differing_items(one, other, renamed)
     if not isinstance(one, ast.AST) or not isinstance(other, ast.AST):
         return [] if one == other and type(one) is type(other) else None
-    if ast.dump(other) in (ast.dump(one), ast.dump(_turned(one))):
+    if ast.dump(other) in (ast.dump(one), ast.dump(_swap_operands(one))):
         return []
     if isinstance(one, ast.Name) and isinstance(other, ast.Name) and renamed(one.id, other.id):
         return []
@@ -208,7 +208,7 @@ def pair_values(one: Unit | None, other: Unit | None) -> list[Value]:
         computed = [[*_computed(each.node)] for each in (left, right)]
         if len(computed[0]) != len(computed[1]):
             continue
-        target, numbers = _target(left.node), (before, after)
+        target, numbers = _assignment_target(left.node), (before, after)
         for one_whole, other_whole in zip(*computed):
             name = _name(one_whole if target is None else target)
             found.append(Value(name, "", numbers, (left.span_of(one_whole), right.span_of(other_whole))))
@@ -219,12 +219,11 @@ def pair_values(one: Unit | None, other: Unit | None) -> list[Value]:
 
 
 def _name(node: ast.expr) -> str:
-    """Return the text of an expression without ``": "``, which marks the end of the label that contains the text."""
+    """Return an expression as text without ``": "``, because this separator marks the end of a label."""
     return cut(ast.unparse(node).replace(": ", ":"))
 
 
 def _pair_arguments(one: ast.expr, other: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield pairs of arguments that differ between the calls in two versions of an expression."""
     calls = [[each for each in ast.walk(node) if isinstance(each, ast.Call)] for node in (one, other)]
     if len(calls[0]) != len(calls[1]):
         return
@@ -257,7 +256,6 @@ def parameters_in(unit: Unit | None) -> frozenset[str]:
 
 
 def _called(node: ast.AST) -> str:
-    """Return the last name of the function that an expression calls; empty if it is not a call."""
     function = node.func if isinstance(node, ast.Call) else None
     return getattr(function, "attr", "") or getattr(function, "id", "")
 
@@ -275,13 +273,13 @@ def _inside(whole: ast.AST, part: ast.AST | None) -> list[ast.expr]:
     return list(islice(inner, 1))
 
 
-def _target(node: ast.AST) -> ast.expr | None:
-    """Return the target of an assignment; None if the statement has no target or more than one."""
+def _assignment_target(node: ast.AST) -> ast.expr | None:
     return node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
 
 
-def _turned(node: ast.AST) -> ast.AST:
-    """Return a product or a comparison with swapped operands, which has the same value; any other node unchanged."""
+def _swap_operands(node: ast.AST) -> ast.AST:
+    """Return a product or a comparison with swapped operands, which has the same value; return any other node
+    unchanged."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
         return ast.BinOp(node.right, node.op, node.left)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _TURNED:

@@ -199,8 +199,7 @@ def _follows(
     calls: Sequence[Inputs],
     ignored: Collection[str] = (),
 ) -> bool:
-    """Return True if the results of each of ``trials`` agree with the oracle's results for the corresponding item of
-    ``calls``.
+    """Return True if each trial's results agree with the oracle's results for the corresponding inputs in ``calls``.
 
     :param ignored: observed keys that may differ.
     """
@@ -240,7 +239,7 @@ def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding |
 
 
 def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken:
-    """Turn a finding into a broken law.
+    """Return the broken law of a finding, with its scenario and details.
 
     :param silenced: keys that are always 0 at this revision but not at the other. A violation of such a key is not
         regarded as an intended change of the definition.
@@ -295,8 +294,7 @@ def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference,
 
 
 def may_be_excused(result: BoundaryDiff) -> bool:
-    """Return True if the only thing that is worse is that the function raises for arguments which it accepted
-    before."""
+    """Return True if the head is worse only because the function raises on arguments that it accepted before."""
     refuses = any(each.symptom == "raises" for each in result.differences)
     others = [each for each in result.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
     return refuses and not others and not result.bugs.get(AFTER)
@@ -312,7 +310,7 @@ def keeps_numbers(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
 
 
 def bugs_of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return, for each revision, the known bugs that are present there and fixed at the other."""
+    """Return, for each revision, the known bugs that it has and that are fixed at the other revision."""
     return {
         side: tuple(
             bug for bug, by_side in verdicts.items() if (by_side[side], by_side[other]) == ("reproduced", "fixed")

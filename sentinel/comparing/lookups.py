@@ -89,7 +89,6 @@ def changed_lookups(files: Iterable[Changed], codes: Mapping[str, Code], trees: 
 
 
 def _decorates_alike(old: Registration, now: Registration) -> bool:
-    """Return True if both entries are decorators whose functions or classes have the same code."""
     return bool(now.code) and old.code == now.code
 
 
@@ -123,8 +122,8 @@ def _place(code: Code, tree: str, file: str, entry: Registration) -> Place | Non
 
 
 def _registry(code: Code, tree: str, file: str, path: str) -> Any:
-    """Return the place of the registry in an expression such as ``losses.register``; the expression itself if the
-    target does not define the registry.
+    """Return the place that defines the registry in an expression such as ``losses.register``; the expression itself if
+    the target does not define it.
 
     If the expression names a decorator, and the decorator's function uses exactly one initially empty table of its
     module, return the place of this table.
@@ -156,7 +155,7 @@ def paths_at_head(lookup: Lookup, place: Place, module: str) -> Iterator[str]:
 def changed_imports(
     files: Iterable[Changed], codes: Mapping[str, Code], trees: Mapping[str, str]
 ) -> Iterator[tuple[Place, str]]:
-    """Yield functions that use an imported name which refers to other code at the head than at the base.
+    """Yield the functions that use an imported name that refers to other code at the head than at the base.
 
     Each function is yielded with a sentence about the name. Its own lines may be unchanged. Functions without training
     signal are left out.

@@ -52,14 +52,13 @@ def numbers_stay(case: Case) -> list[Violation]:
 
 
 def flatten(contract: Contract | None, observation: Mapping[str, Any]) -> Mapping[str, Any]:
-    """If the contract allows nested values, replace each by its innermost parts, with one key per part."""
+    """Replace nested values by their innermost values, with one key for each, if the contract allows nested values."""
     if contract is None or not contract.open_keys:
         return observation
     return {path: value for key in observation for path, value in _leaves(observation[key], key)}
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the innermost parts of nested containers, each with its path."""
     if isinstance(value, (Mapping, list)) and value:
         for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _leaves(item, f"{path}.{key}")
@@ -105,8 +104,7 @@ def _neither_finite(one: Numbers, other: Numbers) -> Flags:
 
 
 def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
-    """Yield ``(key, comparable, incomparable)``: whether some numbers of the key could be compared, and whether some
-    could not.
+    """Yield each key with two booleans: whether some of its numbers could be compared, and whether some could not.
 
     A number can be compared if it is finite at one or both revisions. Two numbers that are not finite never count as
     equal.
@@ -174,7 +172,7 @@ NUMBERS_STAY = Law("numbers_stay", "the numbers are equal at both revisions", nu
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """Return :data:`NUMBERS_STAY` for scenarios as drawn, and up to two copies of it for variants of scenarios.
+    """Return the law :data:`NUMBERS_STAY`, and up to two copies of it that compare variants of scenarios.
 
     One copy compares the variants that change values under the mask, the other the variants of all other laws. A copy
     is left out if no law makes such variants.
@@ -211,7 +209,7 @@ def gaps(case: Case) -> Iterator[float]:
 
 @dataclass(frozen=True)
 class Increased(Violation):
-    """A violation that both revisions have, with a larger distance from the right value at this revision."""
+    """A violation at both revisions whose distance from the right value is larger at this revision."""
 
 
 def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
@@ -279,11 +277,10 @@ def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
 
 
 def _finite(case: Case, key: str) -> bool:
-    """Return True if the values of a key are finite in all variants."""
     arrays = (numbers(each.get(key)) for each in case.observation.values())
     return all(each is None or bool(np.isfinite(each[0]).all()) for each in arrays)
 
 
 def part(key: str) -> str:
-    """Return the observation key in a violation's key, which may begin with the name of a variant."""
+    """Return the observed key in a violation's key, without the name of the variant."""
     return key.rpartition(".")[2]

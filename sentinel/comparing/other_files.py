@@ -144,7 +144,6 @@ class _Folder:
 
 
 def _walk(top: Path) -> Iterator[str]:
-    """Yield the paths of all files in a folder, except in hidden folders and virtual environments."""
     for folder, folders, names in os.walk(top):
         here = Path(folder).relative_to(top).as_posix()
         folders[:] = [name for name in folders if may_matter(f"{name}/a.py") and name != "site-packages"]

@@ -73,8 +73,8 @@ def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
 
 
 def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
-    """Merge lists of changed statements into one without duplicates. A statement counts as run if it ran in any of the
-    lists."""
+    """Merge lists of changed statements into one list without duplicates. A statement counts as run if it ran in any of
+    the lists."""
     merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
     for *line, guard, ran in lines:
         reason, before = merged.get(tuple(line), ("", False))
@@ -263,8 +263,8 @@ class Patch:
         self._ran_at[boundary].update(ran)
 
     def ran_at(self, boundary: str, places: Collection[Place]) -> tuple[set[Key], list[str]]:
-        """Return which changed statements of these definitions a boundary's own scenarios ran, and the names of the
-        boundaries whose scenarios ran others."""
+        """Return the changed statements of these definitions that a boundary's own scenarios ran. Also return the names
+        of the boundaries whose scenarios ran further changed statements of these definitions."""
         every = {
             (side, place, number)
             for place in places
@@ -276,8 +276,8 @@ class Patch:
         return {self._key(*each) for each in ran}, others
 
     def is_compared_at(self, boundary: str, places: Collection[Place]) -> bool:
-        """Return True if a boundary's own scenarios ran a changed statement of these definitions on which a compared
-        result is known to depend, and none that counts as not examined."""
+        """Return True if all changed statements of these definitions that a boundary's scenarios ran count as examined,
+        and a compared result depends on at least one of them."""
         ran = [each for each in self._ran_at.get(boundary, ()) if each[1] in places]
         idle = {(side, place, number) for side, place, _ in ran for number in self.list_not_run(side, place)}
         return any(self.matters(*each) for each in ran) and idle.isdisjoint(ran)
@@ -329,7 +329,8 @@ class Patch:
         return any(self._ran.get((side, place)) for side in SIDES)
 
     def count_examined(self, places: Collection[Place] | None = None) -> int:
-        """Return how many changed statements count as examined, in these definitions or, without ``places``, in all."""
+        """Return the number of changed statements that count as examined: in the definitions at ``places``, or in
+        all."""
         chosen = self._changed if places is None else [place for place in places if place in self._changed]
         return sum(
             len(numbers) - len(self.list_not_run(side, place))
@@ -338,7 +339,7 @@ class Patch:
         )
 
     def lines(self, places: Collection[Place] | None = None) -> list[Line]:
-        """Return the changed statements of these definitions or, without ``places``, of all."""
+        """Return the changed statements of the definitions at ``places``, or of all definitions."""
         found: list[Line] = []
         for place in sorted(self._changed if places is None else self._changed.keys() & set(places)):
             for side, unit in zip(SIDES, self._changes[place]):
@@ -352,14 +353,14 @@ class Patch:
         return found
 
     def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:
-        """Return the condition under which a statement runs if it did not run, otherwise why it does not count as
-        examined."""
+        """Return why a statement does not count as examined: the condition that guards it if it did not run, otherwise
+        why it may have run without an effect."""
         if number not in self._ran.get((side, place), ()):
             return every[number].guard
         return self._part(side, place, number) or NO_EFFECT
 
     def list_not_run(self, side: str, place: Place) -> list[int]:
-        """Return the changed statements of a definition that did not run, ran perhaps only in part, or had no
+        """Return the changed statements of a definition that did not run, may have run only in part, or had no
         effect."""
         ran = self._ran.get((side, place), set())
         return [
@@ -380,7 +381,7 @@ class Patch:
         if unit.kind in _DEFAULTS:
             return VALUE
         other = other or self._counterparts.get(place)
-        if not number and other is not None and _reordered(unit, other):
+        if not number and other is not None and _reorders_parameters(unit, other):
             return ORDER  # adapters pass arguments by name, so their calls do not show the new order
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
         ran = self._instructions.get((side, place), ())
@@ -393,8 +394,8 @@ class Patch:
         return ""
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
-        """Return the changed lines that were not examined, in these definitions or in all. Adjacent lines are
-        joined."""
+        """Return the changed lines that were not examined: in the definitions at ``places``, or in all. Adjacent lines
+        are joined."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 
@@ -426,7 +427,7 @@ class Patch:
 def _without_moved(
     changes: Mapping[Place, tuple[Unit | None, Unit | None]],
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Return the changes without functions that moved to another file and are otherwise the same."""
+    """Leave out functions that moved to another file and are otherwise unchanged."""
     gone = {(one.kind, one.digest): place for place, (one, other) in changes.items() if one and not other}
     moved: set[Place] = set()
     for place, (one, other) in changes.items():
@@ -474,7 +475,6 @@ def other_changes(
 
 
 def _changed_text(one: Unit | None, other: Unit | None) -> str:
-    """Return the source of a definition's changed statements as one text, first the deleted and then the added ones."""
     texts: list[str] = []
     for unit, numbers in zip((one, other), changed_statements(one, other).values()):
         lines = unit.text.splitlines() if unit is not None else []
@@ -566,7 +566,7 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
         for each in _own_expressions(node):
             inner_parts = _optional_parts(each)
             if inner_parts is not None:
-                kind = "" if inner_parts or not _reads_machine(each) else _READS_MACHINE
+                kind = "" if inner_parts or not _depends_on_machine(each) else _READS_MACHINE
                 parts[kind + ast.dump(each)] = tuple(span_in(part, skipped) for part in inner_parts)
         yield Statement(key, (first - skipped, last - skipped), guard, parts, node, skipped)
     for name, block in blocks:
@@ -580,7 +580,6 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
 
 
 def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a statement's own expressions, without the statements in its body."""
     fields = [value for name, value in ast.iter_fields(node) if name not in BLOCKS]
     for child in (each for value in fields for each in (value if isinstance(value, list) else [value])):
         if isinstance(child, ast.AST):
@@ -609,7 +608,7 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
         unobserved = bool(node.defaults or any(node.kw_defaults))
     if isinstance(node, ast.keyword):
         unobserved = node.arg in ("default", "default_factory")
-    if _reads_machine(node):
+    if _depends_on_machine(node):
         return []
     if isinstance(node, ast.Call):  # the default in mapping.get(key, default) or getattr(object, name, default)
         name = _called(node)
@@ -622,8 +621,7 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
 _READS_MACHINE = "machine "
 
 
-def _reads_machine(node: ast.AST) -> bool:
-    """Return True if the value of an expression depends on the machine, the process or the time."""
+def _depends_on_machine(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         return ast.unparse(node.value) in _MACHINE
     return isinstance(node, ast.Call) and bool(_OF_THE_MACHINE.fullmatch(_called(node)))
@@ -634,8 +632,7 @@ def _called(node: ast.Call) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _reordered(one: Unit, other: Unit) -> bool:
-    """Return True if the positional parameters that both versions of a function have are in different orders."""
+def _reorders_parameters(one: Unit, other: Unit) -> bool:
     functions = [function_of(unit.text) for unit in (one, other)]
     names = [[each.arg for each in (*of.args.posonlyargs, *of.args.args)] if of is not None else [] for of in functions]
     common = {*names[0]} & {*names[1]}

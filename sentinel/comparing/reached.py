@@ -77,8 +77,7 @@ class Code:
         return None
 
     def _missing(self, tree: str, place: tuple[str, str]) -> list[Unit]:
-        """Return a module's imports of target code that does not exist. Because of them, importing the module may
-        fail."""
+        """Return a module's imports of target code that does not exist. They may make the import of the module fail."""
         here, missing = self.module_of(place[0]), []
         for path in sorted({path for paths in self.module(place[1]).imports.values() for path in paths}):
             path = absolute(path, here, place[0])
@@ -118,7 +117,7 @@ class Code:
         return []
 
     def names(self, blob: str, words: Collection[str]) -> bool:
-        """Return True if a file's text contains one of these words."""
+        """Return True if a file's source contains one of these words."""
         content = self._trees.blob(blob)
         return any(word.encode() in content for word in words)
 
@@ -176,8 +175,10 @@ class Code:
 def changed_files(
     before: tuple[Code, str], after: tuple[Code, str]
 ) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
-    """Yield the files that differ between two trees: the path, and for each tree a pair of the :class:`Code` that reads
-    the file and the file's blob.
+    """Yield the files that differ between two trees.
+
+    Each item is the file's path and, for each tree, a pair of the :class:`Code` that reads the file and the file's
+    blob.
 
     :param before: the code that reads the first tree, and the tree.
     :param after: the same for the second tree.
@@ -244,7 +245,7 @@ class Reached:
     units: Mapping[Place, Unit]
 
     def changed(self, other: Reached) -> list[tuple[Place, Unit | None, Unit | None]]:
-        """Return the definitions that differ from those in another tree, each as its place and both versions."""
+        """Return the definitions that differ between two trees, each as its place and both versions."""
         both = ((place, self.units.get(place), other.units.get(place)) for place in {**self.units, **other.units})
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
 
@@ -331,7 +332,7 @@ class _Walk:
             self.use(place, called)
 
     def use(self, place: tuple[str, str], names: frozenset[str]) -> None:
-        """Add a module's definitions of these names."""
+        """Add the definitions with these names in a module."""
         self._attributes |= names
         for name in names:
             self._use(place, name, _FAR)
@@ -396,7 +397,7 @@ class _Walk:
                 self._lead(f"{absolute(path, self._code.module_of(file), file)}.{attribute}", _FAR)
 
     def _decorate(self, place: tuple[str, str], name: str) -> None:
-        """Add the code of a decorator. Do not add other functions that the same decorator registers."""
+        """Add the code of a decorator, but not other functions that the same decorator registers."""
         here = self._code.module_of(place[0])
         paths = [f"{here}.{name}"]
         paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]

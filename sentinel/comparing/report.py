@@ -85,7 +85,6 @@ def _describe_settings(difference: Difference) -> str:
 
 
 def _shorten(value: object) -> str:
-    """Return the ``repr`` of a value. A long string is cut, and its length is added."""
     if isinstance(value, str) and len(value) > _LONG:
         return f"{value[:_LONG]!r}... ({len(value)} characters)"
     return repr(value)
@@ -118,7 +117,6 @@ _COUNT = " has"
 
 
 def _describe_count(key: str, now: int, before: int, function: str) -> str:
-    """Return a sentence about a changed number of values, such as ``loss has 3 values; it had 2``."""
     label, _, path = key.removesuffix(_COUNT).rpartition(": ")
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
@@ -127,7 +125,7 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 
 
 def _name_part(key: str) -> str:
-    """Return the name of a part of a result, with the function that returned it unless this is the boundary."""
+    """Return the name of a part of a result, preceded by the function that returned it, unless this is the boundary."""
     label, _, path = key.rpartition(": ")
     # The label of the boundary's own result is empty in the first call; later, it is the number of the call.
     if not label or label.isdecimal():
@@ -138,7 +136,6 @@ def _name_part(key: str) -> str:
 
 
 def _describe_failure(reason: str, raises: str, fails: str) -> str:
-    """Return a failure's reason after ``raises``, or after ``fails`` if the adapter's code raised the exception."""
     return f"{fails if reason.startswith(_ADAPTER) else raises}: {message(reason.removeprefix(_ADAPTER))}"
 
 
@@ -348,7 +345,7 @@ def list_unexamined(
 
 
 def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]:
-    """Yield a line about further changes that may affect training, and a line about functions that do not affect it."""
+    """Yield a line about further changes that may affect training, and a line about changed functions that do not."""
     if unread:
         yield f"not examined: {count_changes(unread)} that no boundary reads: {join_names(unread)}"
     if harmless:
@@ -405,7 +402,8 @@ def list_beyond(comparison: Comparison) -> Iterator[str]:
 
 
 def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Yield the report's lines about one boundary; none if it was not compared, because the report's end lists it."""
+    """Yield the report's lines about one boundary; none for a boundary that was not compared
+    (:func:`list_unexamined`)."""
     if item.state == "differs":
         yield from write_difference(comparison, item, number)
     elif item.state in ("new", "gone"):
@@ -664,7 +662,7 @@ def to_page(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted
 
 
 def to_markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
-    """Write the differing boundaries as a Markdown table, and the code that was not examined."""
+    """Return the differing boundaries as a Markdown table, followed by the code that was not examined."""
     page = to_page(comparison, results, interrupted)
     parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(page['headline'])}."]
     if page["rows"]:
@@ -682,7 +680,7 @@ def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None
     """
     content = read_json(file) if file.exists() else {}
     if content is None or not content.keys() <= set(KINDS):
-        raise SentinelError(f"{file} has other content, so it was not overwritten; name another file")
+        raise SentinelError(f"{file} was not written by Sentinel, so it was not overwritten; name another file")
     there = content.setdefault(kind, {}).setdefault(target, {})
     # An interrupted comparison does not replace a complete one of the same two revisions.
     there.update({name: each for name, each in entries.items() if name not in there or not _is_interrupted(each)})

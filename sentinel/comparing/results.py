@@ -50,12 +50,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Broken:
-    """A law that one revision breaks and the other keeps, on the same variants.
+    """A law that one revision breaks and the other satisfies, on the same variants.
 
     :ivar defined: whether only the contract's definition is violated. A change may do so intentionally.
     :ivar came: whether the scenario needs an option or choice that the other revision lacks.
     :ivar already: whether the other revision breaks the law on the same variants too, but by a smaller amount.
-    :ivar choice: a change of the definition under which this revision keeps the law, as text; empty if none is known.
+    :ivar choice: a change of the definition under which this revision satisfies the law, as text; empty if unknown.
     """
 
     law: str

@@ -166,7 +166,7 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _new_code(self, subject: Subject) -> list[Change]:
-        """Return the definitions that a new boundary reaches and that the base lacks or has in another version."""
+        """Return the definitions that a new boundary reaches and that are new or changed at the head."""
         reached = self.reached(AFTER, subject)
         units = reached.units if reached is not None else {}
         both = [(place, self._defined(BEFORE, place), unit) for place, unit in units.items()]
@@ -179,7 +179,7 @@ class Selection:
         return changed_lookups(self._changed_files(), self.codes, self.trees)
 
     def _redirect(self, every: Sequence[Subject]) -> None:
-        """Fill :attr:`redirects`, for the boundaries to which a changed registry key refers at the base."""
+        """Record in :attr:`redirects` the boundaries whose registry key refers to another function at the head."""
         for lookup in self._lookups:
             module = self.target.module_of(lookup.after[0]) if lookup.after is not None else ""
             for subject in every:
@@ -197,8 +197,8 @@ class Selection:
         return unit is not None and (definition.file, unit.name) in replacing
 
     def _changed_by_redirect(self, subject: Subject, changed: list[Change]) -> list[Change]:
-        """Return a boundary's changed definitions. If its registry key refers to another function at the head, add the
-        registry's entry and this function."""
+        """Add to a boundary's changed definitions those of a changed registry key: its entry, and the function to which
+        it refers at the head. Without such a key, return the definitions unchanged."""
         if subject.name not in self.redirects:
             return changed
         lookup, _ = self.redirects[subject.name]
@@ -211,7 +211,7 @@ class Selection:
         )  # fmt: skip
 
     def _counterparts(self) -> dict[Place, Unit]:
-        """Return the corresponding definition of the other revision for the place of each new or removed one."""
+        """Map the place of each new or removed definition to the corresponding definition of the other revision."""
         pairs = ((lookup.after, lookup.before) for lookup, _ in self.redirects.values())
         other = {new: unit for new, old in pairs if new and old and (unit := self._defined(BEFORE, old)) is not None}
         for (old_file, old), (new_file, new) in self._followed.values():
@@ -219,8 +219,8 @@ class Selection:
         return other
 
     def binding(self, side: str, subject: Subject) -> Binding:
-        """Return a boundary's binding for one side. If a registry key refers to another function at the head, the
-        head's binding has the path of that function."""
+        """Return a boundary's binding for the base or for the head. If a registry key refers to another function at the
+        head, the head's binding has the path of that function."""
         if side == BEFORE or subject.name not in self.redirects:
             return subject.binding
         return replace(subject.binding, boundary=self.redirects[subject.name][1], formerly=(), moved={})
@@ -288,7 +288,7 @@ class Selection:
         return replace(subject, binding=replace(subject.binding, formerly=formerly))
 
     def _called_by_bugs(self) -> list[Subject]:
-        """Return the boundaries of all recipes whose contract is ``call``, which has no laws."""
+        """Return the boundaries of the recipes that use the contract ``call``, which has no laws."""
         adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
         callees = []
@@ -321,7 +321,8 @@ class Selection:
         return min(self.distances(name).values(), default=math.inf)
 
     def distances(self, name: str) -> Mapping[Place, int]:
-        """Return, for each changed definition that a boundary may use, the length of the shortest chain of calls."""
+        """Return the length of the shortest chain of calls from a boundary to each changed definition that it may
+        use."""
         if name not in self._distances:
             self._distances[name] = self._measure_distances(self.candidates[name])
         return self._distances[name]
@@ -370,7 +371,7 @@ class Selection:
                         yield file, unit
 
     def boundary_at(self, file: str, unit: Unit) -> str | None:
-        """Return the name of the boundary that is defined by this definition of the head; None if there is none."""
+        """Return the name of the boundary whose function is this definition of the head; None if there is none."""
         place = f"({file}:{unit.span[0]})"
         found = (name for name, each in self.candidates.items() if each.result.places.get(AFTER, "").endswith(place))
         return next(found, None)
@@ -433,7 +434,8 @@ class Selection:
 
     @property
     def unread(self) -> list[str]:
-        """Return other changes that may affect training: definitions that no boundary uses, and other files."""
+        """Return further changes that may affect training: of definitions that no boundary uses, and of files outside
+        the packages."""
         return [*self._others[0], *self.changed_files]
 
     @property
@@ -503,7 +505,6 @@ class Selection:
         return next(filter(None, (definitions.find(tree, path) for path in self.binding(side, subject).paths)), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return at most three functions whose code contains a boundary's name at both revisions."""
         name = subject.boundary.rpartition(".")[2]
         later = dict(self.codes[AFTER].definitions.sources(self.trees[AFTER]))
         callers = []
@@ -524,7 +525,7 @@ class Selection:
                     yield file, path
 
     def _renamed(self, subject: Subject) -> str:
-        """Return the dotted path of a removed boundary's new name; empty if there is none. Record both definitions.
+        """Return the new dotted path of a boundary that was renamed; empty if there is none. Record both definitions.
 
         The new name is that of the new function with the most similar body. If this body is not nearly the same, or if
         several bodies are equally similar, code that used the old name at the base must use the new name at the head.
@@ -599,7 +600,7 @@ def _describe(subject: Subject, sides: Mapping[str, Sighting]) -> BoundaryDiff:
 
 
 def _name_changes(changed: Sequence[Change]) -> tuple[str, ...]:
-    """Return each changed definition as ``file:line name``. The line is the head's, or the base's if the head lacks
+    """Format each changed definition as ``file:line name``. The line is the head's, or the base's if the head lacks
     it."""
     texts = []
     for (file, name), one, other in changed:

@@ -1,4 +1,4 @@
-"""Call two revisions on the same scenarios in one session."""
+"""Call both revisions of a boundary on the same scenarios in one session."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ENDS = ("crash", "exit", "memory", "timeout")
 
 @dataclass
 class Log:
-    """A record of what both revisions did in the scenarios of one boundary.
+    """A record of the calls of one boundary at both revisions.
 
     :ivar functions: side -> the dotted paths of the target's functions that ran.
     :ivar answered: the number of scenarios on which both revisions returned.
@@ -176,8 +176,8 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Repeat a trial in float64 if half precision may have hidden a difference. Return the repeated trial if it
-        shows a difference, otherwise the given one.
+        """Repeat a trial in float64 if rounding to 16 bits may have hidden a difference. Return the repeated trial if
+        it shows a difference, otherwise the given one.
 
         Differences within the rounding error of float32 do not count, because code may compute in float32 even for
         float64 inputs.
@@ -289,7 +289,7 @@ class Pair(LawSession):
             log.compared[any(ran.values())] |= {key} if finite and not unknown_too else set()
         for side, observation in case.observation.items():
             left = {key: numbers(value) for key, value in observation.items() if key not in log.nonzero[side]}
-            log.nonzero[side] |= {key for key, array in left.items() if array is not None and _has_number(array[0])}
+            log.nonzero[side] |= {key for key, array in left.items() if array is not None and _has_nonzero(array[0])}
         violations = () if self._gradients else tuple(law.violations(case))
         if all(each.symptom == "dtype" for each in violations):
             violations += self._compare_beside(subject, case, called)
@@ -300,7 +300,7 @@ class Pair(LawSession):
     def _compare_failed(
         self, subject: Subject, case: Case, called: Mapping[str, Reply], failed: Mapping[str, Failed]
     ) -> tuple[Violation, ...]:
-        """Return differences between two calls that both raise.
+        """Return the differences between two calls if the call raises at both revisions.
 
         Compare what the changed functions returned before the exception. If the exceptions have different types and the
         scenario sets an option of :data:`SETTINGS`, return only this difference.
@@ -336,7 +336,7 @@ class Pair(LawSession):
 
 
 def _places(texts: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Parse the worker's texts for lines and instructions that ran into the tuples of :attr:`Log.lines`."""
+    """Parse the worker's texts about executed lines and instructions into the tuples of :attr:`Log.lines`."""
     for place in filter(None, map(_PLACE.fullmatch, texts)):
         file, *numbers = filter(None, place.groups())
         yield file, *map(int, numbers)
@@ -369,8 +369,7 @@ class Alone(Pair):
         return self._note(subject, dict.fromkeys(SIDES, replies))
 
 
-def _has_number(array: Numbers) -> bool:
-    """Return True if an element is a finite number other than 0."""
+def _has_nonzero(array: Numbers) -> bool:
     return bool((np.isfinite(array) & (array != 0)).any())
 
 

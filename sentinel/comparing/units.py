@@ -105,7 +105,7 @@ class Bare(ast.NodeTransformer):
 
     def _bare(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
         node.returns = None
-        node.body = [each for each in node.body if not _is_text(each)]
+        node.body = [each for each in node.body if not _is_docstring_or_pass(each)]
         read = node.args.args if any(_last(each) == "register" for each in node.decorator_list) else []
         annotations = [each.annotation for each in read]
         outer, self._in_function = self._in_function, True
@@ -215,7 +215,7 @@ def _registrations(node: ast.stmt) -> Iterator[Registration]:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         if isinstance(target, ast.Name):
             unit, pairs = target.id, zip(node.value.keys, node.value.values)
-            items = [(target, key, value) for key, value in pairs if key is not None and _is_path(value)]
+            items = [(target, key, value) for key, value in pairs if key is not None and _is_dotted_name(value)]
     for registry, at, value in items:
         if key := _key([at]):
             yield Registration(ast.unparse(registry), key, ast.unparse(value), "", unit, value.lineno)
@@ -230,7 +230,7 @@ def _entry(node: ast.stmt) -> tuple[ast.expr, ast.expr, ast.expr] | None:
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
         target = node.targets[0]
         found = target.value, target.slice, node.value
-        return found if _is_path(target.value) and _key([target.slice]) and _is_path(node.value) else None
+        return found if _is_dotted_name(target.value) and _key([target.slice]) and _is_dotted_name(node.value) else None
     call = node.value if isinstance(node, ast.Expr) else None
     if not isinstance(call, ast.Call) or call.keywords:
         return None
@@ -241,15 +241,14 @@ def _entry(node: ast.stmt) -> tuple[ast.expr, ast.expr, ast.expr] | None:
         found = inner, call.args[0], call.args[1]
     else:
         return None
-    return found if _is_path(found[0]) and _key([found[1]]) and _is_path(found[2]) else None
+    return found if _is_dotted_name(found[0]) and _key([found[1]]) and _is_dotted_name(found[2]) else None
 
 
 def _name_of_entry(registry: ast.expr, key: ast.expr) -> str:
     return f"{ast.unparse(registry)}[{ast.unparse(key)}]"
 
 
-def _is_path(node: ast.expr) -> bool:
-    """Return True for a name or an attribute of a name, such as ``losses.clip``."""
+def _is_dotted_name(node: ast.expr) -> bool:
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Name)
@@ -335,7 +334,6 @@ def _read(content: bytes) -> Module:
 
 
 def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield every statement, including nested ones."""
     queue = list(body)
     while queue:
         node = queue.pop()
@@ -364,7 +362,7 @@ def _collect(
             inner: list[ast.AST] = [*node.bases, *node.keywords, *node.decorator_list]
             _collect(node.body, f"{owner}{node.name}.", lines, units, inner, "dataclass" in _decorators(node))
             _put(units, _unit(f"{owner}{node.name}", "class", span_of(node), inner, None, _decorators(node)))
-        elif isinstance(node, (ast.Import, ast.ImportFrom)) or _is_text(node):
+        elif isinstance(node, (ast.Import, ast.ImportFrom)) or _is_docstring_or_pass(node):
             continue
         elif not owner and (entry := _entry(node)) is not None:
             _put(units, _unit(_name_of_entry(*entry[:2]), "entry", span_of(node), [node]))
@@ -389,8 +387,7 @@ def _collect(
             rest.append(node)
 
 
-def _is_text(node: ast.stmt) -> bool:
-    """Return True for a docstring or a ``pass``."""
+def _is_docstring_or_pass(node: ast.stmt) -> bool:
     return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
 
 
@@ -406,7 +403,7 @@ _SETS = ("names", "attributes", "chains", "decorators")
 
 
 def _put(units: dict[str, Unit], unit: Unit) -> None:
-    """Add a definition. If two definitions have the same name, merge them, because either may be used."""
+    """Add a definition, merged with an earlier definition of the same name, because either may be used."""
     before = units.get(unit.name)
     if before is not None:
         both = {name: getattr(before, name) | getattr(unit, name) for name in _SETS}

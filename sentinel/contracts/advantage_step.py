@@ -47,7 +47,7 @@ def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | No
         return norm
     groups = list(rows_of(group).values())
     if len({len(rows) for rows in groups}) > 1 or [row for rows in groups for row in rows] != list(range(len(group))):
-        raise DoesNotApply("the groups are not consecutive or differ in size")
+        raise DoesNotApply("the rows of a group are not consecutive, or the groups differ in size")
     return {**norm, "group_size": len(groups[0])}
 
 

@@ -104,7 +104,7 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
     if mode == "seq-mean-token-sum-norm":
         scale = inputs["loss_scale_factor"] or valid.shape[-1]
         return per_row.sum() * (mean if inputs["sequence_norm"] == "mean" else ranks) / scale
-    raise DoesNotApply(f"no definition of the loss aggregation mode {mode!r}")
+    raise DoesNotApply(f"the contract does not define the loss aggregation mode {mode!r}")
 
 
 def _count(whole: float | None, counted: int) -> float:
@@ -112,7 +112,7 @@ def _count(whole: float | None, counted: int) -> float:
 
 
 def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
-    """Compute ``log (p / p_old)`` for each token, [batch, tokens], at a ratio level.
+    """Compute ``log (p / p_old)`` for each token, [batch, tokens]: of the token itself, its sequence or its segment.
 
     ``token``: each token's log-ratio. ``sequence``: the sum over the sequence's valid tokens, which gives the ratio of
     whole responses. ``geometric``: the mean over these tokens (GSPO, arXiv:2507.18071, equation 7). ``segment``: the
@@ -129,7 +129,7 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
         same = (run[:, :, None] == run[:, None, :]) & valid[:, None, :]
         ratio = (same * ratio[:, None, :]).sum(-1) / same.sum(-1).clamp(min=1)
     elif level != "token":
-        raise DoesNotApply(f"no definition of the ratio level {level!r}")
+        raise DoesNotApply(f"the contract does not define the ratio level {level!r}")
     return ratio
 
 
@@ -184,7 +184,8 @@ def detached(value: Any) -> Any:
 
 
 def metric(value: Any, mask: Any) -> float | None:
-    """Return a reported metric as a number: of values per token, the mean. Return None if it is missing."""
+    """Return a reported metric as a number; of values per token, return the mean. Return None if the metric is
+    missing."""
     return None if value is None else fraction(detached(value), mask)
 
 
@@ -225,7 +226,7 @@ def replaced(value: Tensor, array: Any) -> Tensor:
 
 
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
-    """Convert a drawn log-prob ``current`` and log-ratio ``other``, in place, to two log-probs with this log-ratio.
+    """Replace a drawn log-prob ``current`` and log-ratio ``other``, in place, by two log-probs with this log-ratio.
 
     A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The drawn log-prob becomes
     the larger of the two results, so that neither is positive.
@@ -287,7 +288,7 @@ def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
         raise DoesNotApply("a batch of one row cannot be split")
     divisor = _DIVISORS.get(inputs["loss_agg_mode"])
     if divisor is not None and inputs[divisor] is None and inputs.get("sequence_norm") != "sum":
-        raise DoesNotApply(f"{inputs['loss_agg_mode']} of a part of the batch is undefined unless {divisor} is set")
+        raise DoesNotApply(f"a batch with {inputs['loss_agg_mode']} can be split only if {divisor} is set")
     cut = choose.integer(1, rows - 1)
     return [{name: _rows(value, part, rows) for name, value in inputs.items()} for part in _parts(cut, rows)]
 

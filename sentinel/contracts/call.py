@@ -10,7 +10,6 @@ from sentinel.values.lazy import torch
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every leaf of nested containers and objects, with its dotted path."""
     from types import SimpleNamespace
 
     if isinstance(value, SimpleNamespace):

@@ -137,7 +137,8 @@ _KINDS: Mapping[type, InputKind] = {bool: "boolean", int: "integer", float: "num
 def drawn(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare an option. A search draws one of ``choices``; the default is ``default``, or else the first choice."""
+    """Declare an option of which a search draws one of ``choices``. The default is ``default``, or else the first
+    choice."""
     first = next(choice for choice in choices if choice is not None)
     default = choices[0] if default is _FIRST else default
     return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices)
@@ -160,7 +161,7 @@ ObservedRole = Literal["output", "gradient", "metric", "decision", "other"]
 
 @dataclass(frozen=True)
 class Observed:
-    """A key that a contract observes.
+    """An output, gradient, metric or other value that a contract observes.
 
     :ivar shape: symbolic dimensions, as for inputs: ``("batch", "tokens")`` is one number per token, and only valid
         tokens count; ``("batch",)`` is one per row; empty is a scalar of the whole batch.
@@ -264,7 +265,7 @@ class Contract:
 
     @property
     def of_its_module(self) -> Any:
-        """Return a function of the module that defines the contract; :attr:`measure` may be from another module."""
+        """Return a function that is defined in the contract's own module."""
         return self.oracle if isinstance(self.measure, partial) else self.measure
 
     @property
@@ -276,8 +277,8 @@ class Contract:
         return self._named.get(name)
 
     def with_actions(self) -> Contract:
-        """Return a copy of the contract for steps of several actions. Inputs and keys in :data:`PER_ACTION` have the
-        shape :data:`ACTIONS`."""
+        """Return a copy of the contract in which each step consists of several actions. Inputs and keys in
+        :data:`PER_ACTION` have the shape :data:`ACTIONS`."""
         return replace(
             self,
             inputs=tuple(replace(item, shape=ACTIONS) if item.name in PER_ACTION else item for item in self.inputs),
@@ -285,12 +286,12 @@ class Contract:
         )
 
     def lacking(self, *has: str) -> dict[str, Any]:
-        """Return option -> default for all knobs that are not in ``has``: the inputs that a binding fixes if its
-        function has only the options in ``has``."""
+        """Return option -> default for each knob that is not in ``has``. A binding fixes these inputs if its function
+        has only the options in ``has``."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Call the oracle. Omitted inputs have their defaults."""
+        """Call the oracle with the defaults of omitted inputs."""
         assert self.oracle is not None
         return self.oracle({**{item.name: item.default for item in self.inputs}, **inputs})
 

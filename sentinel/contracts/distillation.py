@@ -45,7 +45,7 @@ def _divergence(one: Any, other: Any) -> Any:
 
 
 def _arrange_distillation_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Add the batch's valid tokens to ``batch_num_tokens``, which a search draws without them."""
+    """Add the number of the batch's valid tokens to ``batch_num_tokens``, which a search draws without them."""
     if inputs["batch_num_tokens"] is not None:
         inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array() != 0).sum()), 1)
     return inputs

@@ -118,10 +118,9 @@ def _wrong_size(calls: list[Any]) -> list[bool]:
 
 
 def _oracle_router_replay(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a step without errors.
+    """Return a step in which no model call replays wrong routes and no router stays in replay mode.
 
-    A router must replay the routes of the tokens that it receives (R3, section 3). So no model call replays the routes
-    of another microbatch, and no router stays in replay mode after the step.
+    A router must replay the routes of the tokens that it receives (R3, section 3).
     """
     return {"model_calls": [], "left_over": False}
 
@@ -213,8 +212,8 @@ def _measure_constructed_trainer(call: Callable[..., Mapping[str, Any]], inputs:
 
 
 def _oracle_constructed_trainer(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the results that are defined for every trainer: it has the configured options, takes one step, and logs
-    the loss that it minimised."""
+    """Return the results that are defined for every trainer: the configured options, one step, and a log of the
+    minimised loss."""
     return {"attributes": {}, "losses": [], "steps": 1, "logged": [], "update": None, "batches": []}
 
 

@@ -100,7 +100,7 @@ GROUP_FILTER = rule(
 
 
 def _oracle_difficulty_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return 1 for each row of a group with ``low < mean reward < high``, else 0."""
+    """Return 1 for each row of a group whose mean reward is between ``low`` and ``high``, else 0."""
     kept = torch.zeros(len(inputs["group"]), dtype=torch.float64)
     for rows in rows_of(inputs["group"]).values():
         unfiltered = len(rows) == 1 and inputs["group_of_one"] == "kept"
@@ -133,7 +133,6 @@ DIFFICULTY_FILTER = rule(
 
 
 def _measure_overlong_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the mask that training uses, ``kept`` [batch, tokens]."""
     kept = call(**inputs)["kept"]
     return {"kept": kept, "kept_outside": int(((kept != 0) & (inputs["response_mask"] == 0)).sum())}
 
@@ -166,7 +165,6 @@ OVERLONG_FILTER = Contract(
 
 
 def _measure_second_moment_mask(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the mask that the loss uses, ``kept`` [batch, tokens]."""
     kept = call(**inputs)["kept"]
     valid = inputs["response_mask"] != 0
     return {

@@ -46,8 +46,8 @@ _WHITENED = ("gdpo", "reinforce_plus_plus_baseline")
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages. The score ``s_i`` of response i is the sum of its rewards; mean and std are those of the
-    ``n`` scores in its group. ``A_it =``
+    """Compute advantages with the scenario's estimator. The score ``s_i`` of response i is the sum of its rewards; mean
+    and std are those of the ``n`` scores in its group. ``A_it =``
 
     * grpo (arXiv:2402.03300, section 4.1.2): ``(s_i - mean) / (std + epsilon)``; without std, Dr. GRPO
       (arXiv:2503.20783, section 3.2): ``s_i - mean``;
@@ -131,7 +131,7 @@ def _of_group(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
     """Compute the advantages of the responses to one prompt, [n]."""
     estimator, count = inputs["estimator"], len(scores)
     if estimator not in _ESTIMATORS:
-        raise DoesNotApply(f"no definition of the estimator {estimator!r}")
+        raise DoesNotApply(f"the contract does not define the estimator {estimator!r}")
     epsilon = 1e-6 if inputs["epsilon"] is None else inputs["epsilon"]
     by_std = _chosen(inputs, "norm_by_std", _BY_STD)
     if count == 1:

@@ -115,7 +115,7 @@ def _divergence(inputs: Mapping[str, Any]) -> Any:
     logs = -logs if inputs["statistic_of"] == "inverse" else logs
     estimators = {"k2": logs.square() / 2, "k3": torch.exp(logs) - 1 - logs}
     if inputs["statistic"] not in estimators:
-        raise DoesNotApply(f"no definition of the statistic {inputs['statistic']!r}")
+        raise DoesNotApply(f"the contract does not define the statistic {inputs['statistic']!r}")
     tokens = estimators[inputs["statistic"]]
     if inputs["level"] == "geometric":
         return row_mean(tokens, valid)
@@ -127,7 +127,6 @@ def _divergence(inputs: Mapping[str, Any]) -> Any:
 
 
 def _mean_weight(weights: Any, valid: Any, of_tokens: bool) -> Any:
-    """Return the mean weight over valid tokens, or over sequences with a valid token if weights are per sequence."""
     if of_tokens:
         return weights[valid].sum() / valid.sum().clamp(min=1)
     some = valid.any(-1)

@@ -249,7 +249,7 @@ def _assign(contract: Contract, inputs: Sequence[Input], parameters: Sequence[st
 
 
 def _alike(contract: Contract, item: Input, own: Mapping[str, str], free: Sequence[str]) -> tuple[str, ...]:
-    """Return all parameters that fit an input equally well; empty if only one does."""
+    """Return the parameters that fit an input equally well; empty if only one parameter fits best."""
     if item.name not in own:
         return ()
     rank = fits(contract, item.name, own[item.name])

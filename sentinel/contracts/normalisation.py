@@ -96,7 +96,7 @@ def rows_of(labels: Iterable[Hashable]) -> dict[Hashable, list[int]]:
 
 
 def runs(flags: Sequence[bool]) -> list[slice]:
-    """Return the slices of ``flags`` in which all flags are True, from left to right, as long as possible."""
+    """Return the longest slices of ``flags`` in which all flags are True, from left to right."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(flags, dtype=int), [0]])))
     return [slice(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2])]
 
@@ -111,14 +111,14 @@ def mean(values: Any, count_epsilon: float = 0.0) -> Any:
 
 
 def variance(values: Any, unbiased: bool = True, count_epsilon: float = 0.0) -> Any:
-    """Compute ``n / (n - 1)`` (or 1) times the mean of ``(x_i - mean)^2`` of ``values`` [n]; 0 for fewer than two."""
+    """Compute the variance of ``values`` [n], times ``n / (n - 1)`` if it is unbiased; 0 for fewer than two values."""
     count = len(values)
     var = mean((values - mean(values, count_epsilon)).square(), count_epsilon)
     return var * count / max(count - 1, 1) if unbiased else var
 
 
 def squares(deviations: Any, unbiased: bool) -> Any:
-    """Return ``sum_i d_i^2 / (n - 1)`` of ``deviations`` [n], or ``sum_i d_i^2 / n``."""
+    """Return ``sum_i d_i^2 / (n - 1)`` of ``deviations`` [n] if ``unbiased``, otherwise ``sum_i d_i^2 / n``."""
     return deviations.square().sum() / max(len(deviations) - unbiased, 1)
 
 
@@ -130,7 +130,7 @@ def root(var: Any, epsilon: float, placement: str) -> Any:
         return torch.sqrt(var) + epsilon
     if placement == "floor":
         return torch.sqrt(var.clamp(min=epsilon))
-    raise DoesNotApply(f"no definition of the epsilon placement {placement!r}")
+    raise DoesNotApply(f"the contract does not define the epsilon placement {placement!r}")
 
 
 def whitened(values: Any, valid: Any, unbiased: bool = True, epsilon: float = 1e-8, placement: str = "inside") -> Any:
@@ -182,7 +182,7 @@ def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any
     if level == "batch":
         return [valid]
     if level != "group":
-        raise DoesNotApply(f"no definition of the level {level!r}")
+        raise DoesNotApply(f"the contract does not define the level {level!r}")
     parts = []
     for rows in rows_of(inputs["group"]).values():
         part = valid.clone()
@@ -361,7 +361,7 @@ def _statistic(statistic: str, values: Any, valid: Any, inputs: Mapping[str, Any
     if statistic == "whiten":
         scale = root(var, inputs["epsilon"], inputs["epsilon_placement"])
         return torch.where(valid, (values - centre) / scale + (0.0 if inputs["shift_mean"] else centre), 0.0)
-    raise DoesNotApply(f"no definition of the statistic {statistic!r}")
+    raise DoesNotApply(f"the contract does not define the statistic {statistic!r}")
 
 
 def _segment_means(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:

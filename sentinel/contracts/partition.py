@@ -42,7 +42,7 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
-    """Count the sequences that are trained on in a wrong minibatch. Each minibatch consists of the same number of
+    """Count the sequences that are not trained on in their own minibatch. Each minibatch consists of the same number of
     sequences of every part."""
     if size is None:
         return 0

@@ -51,7 +51,7 @@ from sentinel.values.lazy import torch
 
 @dataclass(frozen=True)
 class Step:
-    """The inputs of the algorithms; every tensor is [batch, tokens] and 0 at masked tokens."""
+    """The inputs of a policy-loss algorithm. Every tensor is [batch, tokens] and 0 at masked tokens."""
 
     log_probs: Any
     old_log_probs: Any
@@ -211,7 +211,7 @@ def _squared_log_ratio(step: Step) -> Losses:
     if step.inputs["ratio_level"] == "sequence":
         penalty = penalty / step.valid.sum(-1, keepdim=True).clamp(min=1)
     elif step.inputs["ratio_level"] != "token":
-        raise DoesNotApply("the squared log-ratio is defined only for ratio levels token and sequence")
+        raise DoesNotApply("the squared log-ratio is defined only for the ratio levels token and sequence")
     return Losses(-step.advantages * step.log_probs + step.inputs["beta"] / 2 * penalty)
 
 
@@ -264,7 +264,7 @@ def _kl_cov(step: Step) -> Losses:
 def _covariance(step: Step) -> Any:
     """Compute the token-wise covariance ``(log p - mean log p) (A - mean A)`` of the valid tokens, [n]."""
     if step.inputs["cov_share"] is None:
-        raise DoesNotApply(f"{step.inputs['algorithm']} has no reference unless cov_share is set")
+        raise DoesNotApply(f"the contract defines {step.inputs['algorithm']} only if cov_share is set")
     log_probs, advantages = step.log_probs.detach()[step.valid], step.advantages[step.valid]
     return (log_probs - log_probs.mean()) * (advantages - advantages.mean())
 
@@ -274,7 +274,6 @@ def _chosen(step: Step) -> int:
 
 
 def _refuse_ties(values: Any, *bounds: float) -> None:
-    """Raise DoesNotApply if rounding would decide whether a covariance is within the bounds."""
     if any(bool(((values - bound).abs() < 1e-3).any()) for bound in bounds):
         raise DoesNotApply("a covariance is so close to a bound that rounding decides whether the token is selected")
 
@@ -314,7 +313,7 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     algorithm = inputs["algorithm"]
     if algorithm not in ALGORITHMS:
-        raise DoesNotApply(f"{algorithm} has no reference")
+        raise DoesNotApply(f"the contract does not define the algorithm {algorithm}")
     inputs = {**inputs, "ratio_level": inputs["ratio_level"] or _LEVELS.get(algorithm, "token")}
     step = _step(_per_ratio(inputs))
     losses = ALGORITHMS[algorithm](step)
@@ -330,7 +329,8 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _per_ratio(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the inputs with one column per ratio: per step, with the sum of its actions' log-probs, or per action.
+    """Return the inputs with one column for each ratio: for each step, from the sum of its actions' log-probs, or for
+    each action.
 
     A policy's probability of a step is the product of the probabilities of its actions (PPO, equation 6, with an action
     of several dimensions or a chunk of actions).
@@ -350,7 +350,7 @@ def _per_ratio(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _per_step(values: Any, inputs: Mapping[str, Any]) -> Any:
-    """Add up or average the values of each step's actions, [batch, tokens]."""
+    """Add up the values of each step's actions, or average them, [batch, tokens]."""
     if inputs["log_probs"].dim() == len(TOKENS) or inputs["action_ratio"] == "joint":
         return values
     of_actions = values.unflatten(-1, inputs["log_probs"].shape[1:])
@@ -396,8 +396,8 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """Compute ``log p_old - log p``. It is clamped like the log-ratio if ratios are per token and
-    ``reported_log_ratio`` is ``cut``."""
+    """Compute the log-ratio ``log p_old - log p`` of each token. It is clamped like the log-ratio if ratios are per
+    token and ``reported_log_ratio`` is ``cut``."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
     cut = step.inputs["ratio_level"] == "token" and step.inputs["reported_log_ratio"] == "cut"
     return -(_cut(logs, step.inputs) if cut else logs)
@@ -456,7 +456,6 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split the batch into microbatches, as :func:`cut_rows` does."""
     if inputs["algorithm"] in _OF_THE_BATCH:
         raise DoesNotApply(f"{inputs['algorithm']} uses statistics of the whole batch, which cannot be split")
     return cut_rows(inputs, choose)

@@ -89,7 +89,6 @@ def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_ratio_report(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Make at least one token valid."""
     spread(inputs, "log_probs", "old_log_probs")
     mask = inputs["response_mask"]
     filled = mask.array() != 0
@@ -157,7 +156,7 @@ _OF_REPORTS = laws("metrics_tell_the_truth nothing_else_is_touched")
 
 
 def _oracle_mean_of_parts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the mean over all samples that have a value, regardless of their part. The loss is 1 minus this mean."""
+    """Compute the mean over the samples of all parts that have a value. The loss is 1 minus this mean."""
     values = [value for part in inputs["parts"] for value in part if value is not None]
     return {"mean": sum(values) / len(values), "loss": 1 - sum(values) / len(values)}
 

@@ -147,7 +147,7 @@ def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any])
             returns[run] = value
         return returns
     if credit != "discounted":
-        raise DoesNotApply(f"no definition of the credit {credit!r}")
+        raise DoesNotApply(f"the contract does not define the credit {credit!r}")
     if inputs["masked_steps"] == "counted":
         return _discounted(rewards - penalty, gamma)
     if inputs["masked_steps"] == "end":

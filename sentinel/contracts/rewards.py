@@ -252,7 +252,6 @@ RULE_REWARD = Contract(
 
 
 def _measure_token_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe the rewards per token [batch, tokens]."""
     rewards = call(**inputs)["token_level_rewards"]
     outside = (rewards != 0) & (inputs["response_mask"] == 0)
     return {"token_level_rewards": rewards, "rewards_outside": int(outside.sum())}

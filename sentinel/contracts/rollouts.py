@@ -332,7 +332,7 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
 
 
 def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each option, as an engine would interpret the request."""
+    """Return the value of each option as an inference engine would interpret the request."""
     options = {}
     for name, (_, _, without, words) in _PARAMETERS.items():
         values = [request[word] for word in (name, *words) if request.get(word) is not None]
@@ -370,7 +370,7 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Set one or two options. All other options have the framework's defaults."""
+    """Set one or two of the drawn options. All other options have the framework's defaults."""
     chosen = [name for name in _PARAMETERS if inputs[name] is not None]
     chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # options with an unusual value first
     kept = [choose.one_of(chosen) for _ in range(choose.integer(1, 2))]

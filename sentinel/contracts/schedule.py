@@ -89,7 +89,6 @@ def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_learning_rate(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a number of steps that is larger than the number of warm-up steps."""
     inputs["training_steps"] = inputs["warmup_steps"] + choose.integer(1, 12)
     return inputs
 

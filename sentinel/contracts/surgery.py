@@ -205,7 +205,6 @@ def _oracle_minibatch_iteration(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_minibatch_iteration(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a number of rows that fills the minibatches exactly."""
     rows = inputs["minibatch_size"] * choose.one_of((2, 1, 3))
     inputs["fields"] = drawn_fields(inputs["layouts"], rows, choose)
     return inputs

@@ -115,7 +115,8 @@ def experts_beside(experts: Any) -> list[Any] | None:
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
-    """Split answers at interruptions. Return each piece as ``(turn, token ids, ends)``; see :attr:`Answer.ends`."""
+    """Split the scenario's answers at interruptions into pieces ``(turn, token ids, ends)``; see
+    :attr:`Answer.ends`."""
     tokenizer, messages = chat(inputs)
     answers = [message["content"] for message in messages if message["role"] == "assistant"]
     pieces = []
@@ -223,7 +224,8 @@ def _listed(values: Any) -> list[Any]:
 
 
 def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
-    """Return the conversation's tokens, the positions of generated tokens, and the start of the response."""
+    """Return the conversation's token ids, the positions of generated tokens, and the position of the response's first
+    token."""
     tokenizer, messages = chat(inputs)
     first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
     ids = tokenizer.encode(tokenizer.written(messages[:first], add_generation_prompt=True))

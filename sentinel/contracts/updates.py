@@ -309,7 +309,7 @@ def _measure_recomputed_log_probs(call: Callable[..., Mapping[str, Any]], inputs
 
 
 def _in_rows(values: Any, valid: Any) -> Any:
-    """Set masked tokens to 0. Rows that the boundary did not return are NaN."""
+    """Set masked tokens to 0, and rows that the boundary did not return to NaN."""
     if values is None:
         return None
     missing = values.new_full((max(len(valid) - len(values), 0), *values.shape[1:]), float("nan"))

@@ -67,8 +67,8 @@ class Absence:
 
     @property
     def moved(self) -> dict[str, str]:
-        """Return the moves from old to new dotted paths: of the definition and of its module. The result is empty
-        unless both definitions have nearly the same code."""
+        """Return old dotted path -> new dotted path for a definition that has moved, and for its module. The result is
+        empty unless both definitions have nearly the same code."""
         modules = (path.rsplit(".", self.depth)[0] for path in (self.needed, self.place))
         return {self.needed: self.place, next(modules): next(modules)} if self.same else {}
 
@@ -174,13 +174,14 @@ def _definition(text: str, names: Sequence[str]) -> list[str]:
             return []
         indent = len(match[1])
         after = range(place + 1, len(lines))
-        end = next((row for row in after if _ends(lines[row], indent)), len(lines))
+        end = next((row for row in after if _ends_block(lines[row], indent)), len(lines))
         lines = lines[place:end]
     return lines
 
 
-def _ends(line: str, indent: int) -> bool:
-    """Return True if a line ends an indented block. The last line of a signature, such as ``) -> int:``, does not."""
+def _ends_block(line: str, indent: int) -> bool:
+    """Return True if a line ends the indented block before it. The last line of a signature, such as ``) -> int:``,
+    does not."""
     text = line.lstrip()
     return bool(text) and len(line) - len(text) <= indent and not text.startswith((")", "]", "#"))
 

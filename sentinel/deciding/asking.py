@@ -82,7 +82,8 @@ class Answers:
 
 
 def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
-    """Run a recipe in a new process. If it returns values and ``repeat`` is true, run it again in a second process."""
+    """Run a recipe in a new process, and again in a second process if the first returns values and ``repeat`` is
+    true."""
     boundary = question.recipe.boundary
     first = loaded.probe(boundary, question.request)
     if not repeat or isinstance(first, Failed):

@@ -47,8 +47,8 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Return the judgement, confirmed by the second process. If the second process's result leads to another verdict,
-    the verdict becomes ``inconclusive (unsteady)``."""
+    """Compare a judgement with the second process's result. If the result leads to another verdict, return the verdict
+    ``inconclusive (unsteady)``; otherwise return the judgement."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement
@@ -80,7 +80,6 @@ def _unsteady(what: str) -> Verdict:
 
 
 def _consult(question: Question, references: References) -> Observation | Failure:
-    """Return the oracle's values for each variant of the recipe, or its failure."""
     calls = {name: {"inputs": dict(inputs)} for name, inputs in question.recipe.variants.items()}
     reply = references.consult({**question.request, "calls": calls})
     replies = {"": Reply(refused=reply)} if isinstance(reply, Failed) else reply.answers
@@ -92,7 +91,7 @@ def _consult(question: Question, references: References) -> Observation | Failur
 
 
 def _case_of(question: Question, law: Law, loaded: Loaded, references: References) -> Case | Failure:
-    """Return the data that a law checks: the observation, side effects, and the second implementation's results."""
+    """Call the boundary, and return the data that a law checks, or a failure."""
     recipe, binding = question.recipe, question.binding
     if binding is None or (law.twin and not binding.twins):
         return Failure("law", f"the adapter names no second implementation (`twins`) of {recipe.boundary}")

@@ -400,10 +400,6 @@ class LineSession(LawSession):
 
 
 def _observations(answer: Replies) -> dict[str, Any]:
-    """Return the observation of each call in a worker's reply.
-
-    :raises Undecidable: if a call has no observation.
-    """
     for call in answer.answers.values():
         if call.observation is None:
             raise Undecidable(call.refused or Failed("raised", call.silent))

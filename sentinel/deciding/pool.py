@@ -65,7 +65,7 @@ class Processes:
             return self._preloaders[options.python]
 
     def environment(self, target: str) -> Environment:
-        """Return the environment of a target's probes."""
+        """Return the versions and settings of the environment in which a target's probes run."""
         options = self._options_for.get(target, self._options)
         preload = self._catalog.adapters[target].target.preload
         preloader = self.preloader(target)
@@ -76,7 +76,8 @@ class Processes:
         return Environment(**words, device=options.device, sandbox=preloader.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
-        """Return the failure. If an import failed, add the missing packages and how to install them to its reason."""
+        """Add the missing packages, and how to install them, to the reason of an import failure. Return any other
+        failure unchanged."""
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
@@ -113,7 +114,7 @@ class Processes:
             return loaded
 
     def hold(self, target: str, ref: Ref) -> None:
-        """Do not end the process of a target at a ref before :meth:`release`, because a search uses its sessions."""
+        """Keep the process of a target at a ref running until :meth:`release`, because a search uses its sessions."""
         with self._lock:
             self._searches.add((target, ref))
 
@@ -136,7 +137,8 @@ class Processes:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
     def sources(self, target: str) -> Sources:
-        """Return the parser of a target's untrusted source. It runs in a process with the target's Python."""
+        """Return an object that parses a target's untrusted source files in a worker process with the target's
+        Python."""
         with self._lock:
             return self._sources.setdefault(target, Sources(partial(self._oracle, target)))
 
@@ -166,8 +168,8 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]) -> str:
-    """Return the pip commands that install these packages: one for the extra of Sentinel that contains most of them,
-    and one for the rest."""
+    """Return the pip commands that install these packages. One command installs the extra of Sentinel that contains
+    most of them, the other command installs the rest."""
     extras: dict[str, set[str]] = {}
     own = {"targets", *targets}
     with suppress(metadata.PackageNotFoundError):  # Sentinel runs from its sources, without being installed
@@ -186,7 +188,7 @@ def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]
 
 
 def _found_elsewhere(packages: Sequence[str]) -> list[str]:
-    """Return the packages that this process can import from outside its installation."""
+    """Return the packages that this process can import from a folder outside its Python installation."""
     found = {name: find_spec(name) for name in packages if "." not in name}
     inside = (sys.prefix, sys.base_prefix)
     return [name for name, spec in found.items() if spec and spec.origin and not spec.origin.startswith(inside)]
@@ -210,7 +212,6 @@ def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
 
 
 def _package_of(file: Path) -> Path:
-    """Return the outermost package of an adapter or contract, or the file itself if it is not in a package."""
     place = file
     while (place.parent / "__init__.py").is_file():
         place = place.parent
@@ -229,7 +230,8 @@ class Loaded:
         hangs: Hangs,
         ahead: bool = True,
     ) -> None:
-        """:param fork: starts a target process.
+        """Start the process with ``fork``.
+
         :param keep: called with the files that importing the modules compiled.
         :param hangs: the boundaries of this revision that hung. This record outlives the process.
         :param ahead: whether modules are imported before probes are forked. It must be False with a GPU: if importing a
@@ -246,7 +248,8 @@ class Loaded:
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> Failed | None:
-        """Import the modules of a boundary once. Return a failure if an import ended the process; otherwise None."""
+        """Import the modules of a boundary, unless an earlier call has imported them. Return a failure if an import
+        ended the process; otherwise None."""
         key = boundary, contract
         if self._ahead and key not in self._imports and self.hangs.failure(boundary) is None:
             binding = self._target.binding(boundary, contract)
@@ -258,7 +261,7 @@ class Loaded:
         return self._imports.get(key)
 
     def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
-        """Make all later calls use the new paths of functions and modules that have moved."""
+        """Make later calls use the new dotted paths of functions and modules that have moved."""
         self._moved.update(moved)
         self._load([*moved.values()], contract, contract_file)
 
@@ -270,7 +273,7 @@ class Loaded:
         return None
 
     def alive(self) -> TargetProcess:
-        """Return the process. If an import has ended it, start a new one, whose next probe reports the reason."""
+        """Return the process; if an import has ended it, start a new process, whose next probe reports the reason."""
         if self.process.dead is not None:
             self.process = self._fork()
         return self.process

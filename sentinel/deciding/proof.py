@@ -79,7 +79,8 @@ class NotProvenError(Exception):
 def read_answer(
     answer: Measured | Failed, checkout: Checkout, sources: Sources, requires: Iterable[str] = ()
 ) -> Measurement | Failure:
-    """Check that a worker's result comes from the checkout's code. Return the result as a measurement or a failure."""
+    """Convert a worker's result to a measurement or a failure, after checking that it comes from the checkout's
+    code."""
     try:
         if isinstance(answer, Failed):
             return failure_of(answer, checkout, sources, requires)
@@ -95,7 +96,7 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
     :raises NotProvenError: if the code was loaded from elsewhere, or its file was changed after the checkout was made.
     """
     blobs = files(checkout)
-    names = [_name(file, checkout) for file in (claim.module_file, claim.file)]
+    names = [_path_in_checkout(file, checkout) for file in (claim.module_file, claim.file)]
     for name, file in zip(names, (claim.module_file, claim.file)):
         if name not in blobs:
             raise NotProvenError(f"{claim.boundary} was not loaded from the checkout but from {os.path.basename(file)}")
@@ -117,7 +118,7 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
 def failure_of(
     failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Return a worker's failure. If the checkout's source contradicts the reported kind of failure, change the kind.
+    """Convert a worker's failure, and correct its kind if the checkout's source contradicts it.
 
     The source contradicts *not in this version* if it defines every name in ``requires`` and at least one of ``paths``.
 
@@ -137,12 +138,12 @@ def failure_of(
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
-    """Return True if the file that caused a failure needs a Python version or a package version that is not installed.
+    """Return True if the file that caused a failure needs a Python version or a package that is not installed.
 
     There are three cases: this Python cannot parse the file; the file uses a newer standard-library name; or the file
     imports the missing name from the package that the failure names.
     """
-    name = _name(failure.place, checkout)
+    name = _path_in_checkout(failure.place, checkout)
     content = content_of(name, checkout) if name else b""
     if not content or versions.names_newer(content):
         return bool(content)
@@ -152,7 +153,7 @@ def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> boo
 
 
 def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
-    """Return True if a checkout's source defines a dotted path.
+    """Return True if a checkout's source defines the object at a dotted path.
 
     The path is that of a module, of a name in a module, or of a class field. With ``(parameter)`` at the end, it is
     that of a parameter. Imports are followed; inherited names are not found.
@@ -192,7 +193,7 @@ def module_in(path: str, checkout: Checkout) -> tuple[str, str] | None:
     return None
 
 
-def _name(file: str, checkout: Checkout) -> str:
+def _path_in_checkout(file: str, checkout: Checkout) -> str:
     """Return a path relative to the checkout; empty if it lies outside. Links are resolved, but no file is opened."""
     base = os.path.realpath(checkout.path)
     if os.pardir in file.split(os.sep) or not file.startswith((f"{checkout.path}{os.sep}", f"{base}{os.sep}")):

@@ -122,7 +122,6 @@ class Runner:
         return promise.result() if promise is not None else self._decide(job)
 
     def _decide_group(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
-        """Run the jobs of one checkout and store each decision in its future."""
         together: dict[_Key, tuple[Checkout, Answers]] = {}
         for index, (job, promise) in enumerate(zip(group, promises)):
             if self._closed or not promise.set_running_or_notify_cancel():
@@ -149,7 +148,6 @@ class Runner:
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
     def _decide(self, job: Job, checkout: Checkout | None = None, answers: Answers | None = None) -> Decision:
-        """Return the decision of one job. ``checkout`` and ``answers`` are given if the job was run in a group."""
         question = Question.about(job.recipe, self._catalog)
         target = question.adapter.target
         began = time.monotonic()
@@ -194,7 +192,7 @@ class Runner:
     def _read(
         self, question: Question, answer: Measured | Failed, checkout: Checkout, lack: Absence | None
     ) -> Measurement | Failure:
-        """Check a worker's result, and return it as a measurement of the checkout's code or as a failure."""
+        """Check that a worker's result comes from the checkout's code, and return it as a measurement or a failure."""
         target = question.recipe.target
         outcome = read_answer(answer, checkout, self._processes.sources(target), question.recipe.requires)
         if lack is not None and isinstance(answer, Failed):
@@ -255,7 +253,8 @@ class Runner:
     # -- names that a checkout lacks ----------------------------------------------------------------------------------
 
     def _absence(self, question: Question, answer: Measured | Failed, checkout: Checkout) -> Absence | None:
-        """If a failure says that a boundary or an option was not found, return the path that the checkout lacks."""
+        """Return the dotted path that the checkout lacks, if the worker did not find a boundary or an option; otherwise
+        None."""
         if isinstance(answer, Measured) or answer.kind != "drift":
             return None
         if answer.provenance is not None and not answer.unknown_input:
@@ -285,7 +284,7 @@ class Runner:
                 yield self.checkout(target, ref)
 
     def follow(self, target: str, ref: Ref, moved: Mapping[str, str], contract: str) -> None:
-        """Make all later calls at a ref use the new paths of functions and modules that have moved."""
+        """Make later calls at a ref use the new dotted paths of functions and modules that have moved."""
         loaded = self._processes.loaded(self._catalog.adapters[target].target, ref, self.checkout(target, ref))
         loaded.follow(moved, contract, self._catalog.contracts[contract].file)
 

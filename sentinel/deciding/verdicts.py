@@ -126,7 +126,7 @@ def by_law(
     contract: Contract | None = None,
     effects: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """Check a law on a recipe's variants. Return ``reproduced`` if the law is broken, and ``fixed`` if it holds."""
+    """Check a law on a recipe's variants, and return ``reproduced`` if the law is broken, or ``fixed`` if it holds."""
     try:
         violations = law.violations(
             Case(recipe.variants, measurement.observation, measurement.oracle, contract, effects)

@@ -60,7 +60,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scale:
-    """The quantities that determine how far rounding can move a result; N, K and S are those of the module's formula.
+    """The quantities that determine how far rounding can move a result. N, K and S are those of the module's formula.
 
     :ivar count: N, the size of the largest input.
     :ivar condition: K, the largest magnitude of an input in nats.
@@ -283,7 +283,8 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if a value that counts is finite, or if no value counts. Otherwise, nothing can be compared."""
+    """Return True if at least one value that counts is finite, or if no value counts. Otherwise, nothing can be
+    compared."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 
@@ -354,8 +355,8 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield the numeric observed keys whose role is in ``roles``, each with its values, their dtype and a mask of the
-    positions to compare.
+    """Yield the numeric observed keys whose role is in ``roles``. Each item is the key, its values, their dtype, and a
+    mask of the positions to compare.
     """
     for item in observed_keys(case, variant):
         pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
@@ -410,7 +411,7 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
     """
     violations, answers = [], list(against_oracle(case, roles))
     if not answers:
-        raise DoesNotApply("the observation and the oracle have nothing in common")
+        raise DoesNotApply("no observed key has numbers from both the framework and the oracle")
     if not any(_demands(answer.demanded, answer.counts) for _, _, answer in answers):
         raise DoesNotApply("no value of the oracle is finite")
     for variant, item, answer in answers:

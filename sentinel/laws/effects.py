@@ -19,7 +19,7 @@ def nothing_else_is_touched(case: Case) -> Iterator[Violation]:
     metric that reseeds the process-wide generator (verl #7260).
     """
     if not any(case.effects.values()):
-        raise DoesNotApply("the side effects of the call were not watched")
+        raise DoesNotApply("the side effects of the call were not recorded")
     for variant, effects in case.effects.items():
         mutated, changed, again = effects.get("mutated"), effects.get("globals"), effects.get("again")
         if mutated:

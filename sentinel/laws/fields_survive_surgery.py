@@ -23,7 +23,7 @@ def fields_survive_surgery(case: Case) -> Iterator[Violation]:
     loss reads (SkyRL #1811).
     """
     if not any(key in observed for observed in case.observation.values() for key in _LOSSES):
-        raise DoesNotApply("the observation does not compare fields")
+        raise DoesNotApply("the observation does not list dropped or changed fields")
     for variant, observed in case.observation.items():
         for key, meaning in _LOSSES.items():
             if observed.get(key):

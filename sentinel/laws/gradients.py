@@ -33,7 +33,7 @@ def gradients_stay_where_they_belong(case: Case) -> Iterator[Violation]:
     """
     answers = list(against_oracle(case, ("gradient",)))
     if not answers:
-        raise DoesNotApply("the observation and the oracle have no gradient in common")
+        raise DoesNotApply("no gradient was returned by both the framework and the oracle")
     for variant, item, answer in answers:
         got, right, bound = answer.observed, answer.demanded, answer.scale.bound(answer.dtype)
         if got.shape != right.shape:

@@ -18,7 +18,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
     groups = list(dict.fromkeys(keys))
     if len(groups) < 2:
-        raise DoesNotApply("the scenario has one group")
+        raise DoesNotApply("the scenario has only one group")
     chosen = choose.one_of(groups)
     rows = np.array([key == chosen for key in keys])
     names = float_inputs(contract, inputs, *PER_TOKEN, ("batch",))
@@ -31,7 +31,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         factors = np.where(rows, factor, 1.0).reshape(-1, *[1] * (array.ndim - 1))
         changes[name] = like(inputs[name], array.astype(np.float64) * factors)
     if all(equal(inputs[name], value) for name, value in changes.items()):
-        raise DoesNotApply("all numbers of the group are 0, so a factor does not change them")
+        raise DoesNotApply("all numbers of the chosen group are 0, so multiplying them by a factor changes nothing")
     return {BASELINE: inputs, "changed": {**inputs, **changes}}
 
 
@@ -58,7 +58,7 @@ def groups_are_isolated(case: Case) -> Iterator[Violation]:
 
 
 def _touched(case: Case, first: str, other: str) -> Flags:
-    """Return one boolean per row: True if the inputs of the row's group differ between the two variants."""
+    """Return a boolean for each row: True if the inputs of its group differ between the two variants."""
     contract, one, two = case.contract, case.inputs[first], case.inputs[other]
     rows = row_count(contract, one)
     if set(one) != set(two) or row_count(contract, two) != rows:

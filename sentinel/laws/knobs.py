@@ -75,7 +75,8 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
 
 
 def _turned(one: Inputs, other: Inputs) -> tuple[str, str]:
-    """Return two texts about the options that differ between two variants: names, and names with both values."""
+    """Return two texts about the options that differ between two variants: their names, and their names with both
+    values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants must differ in configuration options, and in nothing else")

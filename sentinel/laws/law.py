@@ -96,7 +96,7 @@ class Law:
 
     @property
     def rank(self) -> int:
-        """Return 1 if every violation of this law has a right value from an oracle; 2 otherwise."""
+        """Return 1 if the oracle gives the right value for every violation of this law; 2 otherwise."""
         return 1 if self.needs_oracle and not self.oracle_optional else 2
 
     def violations(self, case: Case) -> list[Violation]:
@@ -108,7 +108,7 @@ class Law:
         try:
             return self.check(case)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise DoesNotApply(f"the observation does not fit its contract ({error!r:.200})") from error
+            raise DoesNotApply(f"the observation lacks keys or shapes of its contract ({error!r:.200})") from error
 
 
 def law(statement: str, **flags: Any) -> Callable[[Callable[[Case], Iterable[Violation]]], Law]:

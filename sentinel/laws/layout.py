@@ -79,8 +79,8 @@ def row_count(contract: Contract | None, inputs: Inputs) -> int:
 
 
 def over(valid: Flags, dimensions: int) -> Flags:
-    """Return a mask of rows or tokens with dimensions of size 1 appended, so that it broadcasts to an array with this
-    number of dimensions."""
+    """Append dimensions of size 1 to a mask of rows or tokens, so that it broadcasts to an array with ``dimensions``
+    dimensions."""
     return valid.reshape(*valid.shape, *[1] * (dimensions - valid.ndim))
 
 
@@ -98,7 +98,8 @@ def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -
 
 
 def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """Return these rows and token columns of a tensor (as an array) or list. Dimensions that it lacks are ignored."""
+    """Select rows and token columns from a tensor or list, and return the selection as an array or list. A selection
+    along a dimension that the value does not have is ignored."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):

@@ -105,7 +105,6 @@ def _leak(key: str, gradient: Tensor, values: Numbers, allowed: Numbers, wrong: 
 
 
 def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
-    """Return True if two variants differ only in floats on masked tokens."""
     one, two = case.inputs[first], case.inputs[other]
     valid = valid_tokens(case.contract, one)
     if valid is None or set(one) != set(two):

@@ -24,7 +24,7 @@ def the_oracle_agrees(case: Case) -> list[Violation]:
 
 
 def _misshapen(case: Case, contract: Contract) -> list[Violation]:
-    """Return a violation for each output whose number of dimensions differs from that in the contract."""
+    """Return a violation for each output whose number of dimensions differs from the contract's."""
     violations = []
     for variant, observation in case.observation.items():
         for item in contract.observes:
@@ -37,7 +37,7 @@ def _misshapen(case: Case, contract: Contract) -> list[Violation]:
 
 
 def _all_keys(case: Case) -> list[Violation]:
-    """Compare every key within the tolerance of its dtype, for a case without a contract."""
+    """Compare every key of a case without a contract, within the tolerance of its dtype."""
     if not any((case.oracle or {}).values()):
         raise DoesNotApply("the contract has no oracle")
     assert case.oracle is not None

@@ -53,7 +53,7 @@ def _match(case: Case, first: str, other: str) -> Match:
     one, two = (case.inputs[name] for name in (first, other))
     width, wider = (mask_of(case.contract, inputs).shape[-1] for inputs in (one, two))
     if width >= wider or set(one) != set(two):
-        raise DoesNotApply(f"variant {other!r} has no more columns than {first!r}")
+        raise DoesNotApply(f"variant {other!r} must have more columns than {first!r}, but does not")
     for start in range(wider - width + 1):
         columns = (np.arange(width), np.arange(start, start + width))
         outside = np.delete(mask_of(case.contract, two), columns[1], axis=-1)

@@ -79,7 +79,7 @@ def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
         values = [part[name] for part in inputs]
         if isinstance(value, Tensor):
             if len({(item.dtype, item.shape[1:]) for item in values}) != 1:
-                raise DoesNotApply(f"the parts have different dtypes or widths of {name}")
+                raise DoesNotApply(f"{name} has different dtypes or widths in the parts of the batch")
             shape = (sum(item.shape[0] for item in values), *value.shape[1:])
             whole[name] = Tensor(value.dtype, shape, b"".join(item.data for item in values))
         else:

@@ -46,7 +46,7 @@ def representation_is_invisible(case: Case) -> Iterator[Violation]:
         one, two = case.inputs[first], case.inputs[other]
         changed = [name for name, value in one.items() if not _identical(value, two.get(name))]
         if set(one) != set(two) or not all(_restates(case.contract, one, two, name) for name in changed):
-            raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
+            raise DoesNotApply(f"the inputs of variant {other!r} have different values from those of {first!r}")
         prefix = f"with {', '.join(changed)} in another representation, "
         yield from same(case, first, other, prefix=prefix)
 

@@ -21,7 +21,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     """
     count = row_count(contract, inputs)
     if count < 2:
-        raise DoesNotApply("the scenario has one row")
+        raise DoesNotApply("the scenario has only one row")
     labels = inputs.get(contract.group) if contract.group else None
     blocks = _blocks(labels) if isinstance(labels, list) else None
     if blocks is None or len(blocks) == count:
@@ -47,7 +47,7 @@ def order_does_not_matter(case: Case) -> Iterator[Violation]:
         one, two = case.inputs[first], case.inputs[other]
         for name, value in one.items():
             if not axes(case.contract, one, name) and not equal(value, two.get(name)):
-                raise DoesNotApply(f"variants {first!r} and {other!r} differ in {name}")
+                raise DoesNotApply(f"variants {first!r} and {other!r} differ in {name}, not only in row order")
         order = permutation(case.contract, one, two)
         yield from same(case, first, other, Match(rows=(order, np.arange(len(order)))), "with its rows reordered, ")
 

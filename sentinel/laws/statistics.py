@@ -67,11 +67,10 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         except DoesNotApply:  # by definition the value changes, for example if scores are scaled but never normalised
             continue
     if not applies:
-        raise DoesNotApply("by definition, the values change; or the observation has nothing to compare")
+        raise DoesNotApply("by definition, the values change in this scenario, or no observed value can be compared")
 
 
 def _same_tokens(case: Case, first: str, other: str) -> bool:
-    """Return True if both variants have the same rows and the same valid tokens."""
     rows = {row_count(case.contract, case.inputs[name]) for name in (first, other)}
     masks = [valid_tokens(case.contract, case.inputs[name]) for name in (first, other)]
     return len(rows) == 1 and np.array_equal(*masks)  # type: ignore[arg-type]
@@ -87,8 +86,8 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Return 1 for the tokens to shift and 0 for all other tokens. Rewards are shifted at each row's last valid token
-    only, other scores at all valid tokens."""
+    """Return an array with 1 for the tokens to shift and 0 for all other tokens. Rewards are shifted at each row's last
+    valid token only, other scores at all valid tokens."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

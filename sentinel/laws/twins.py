@@ -44,7 +44,7 @@ def twins_agree(case: Case) -> Iterator[Violation]:
     for other in others:
         one, two = case.inputs[first], case.inputs[other]
         if set(one) != set(two) or not all(_alike(value, two[name]) for name, value in one.items()):
-            raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
+            raise DoesNotApply(f"the inputs of variant {other!r} have different values from those of {first!r}")
         if all(equal(value, two[name]) for name, value in one.items()):
             yield from same(case, first, other, prefix="the two implementations disagree: ")
             continue
@@ -55,7 +55,7 @@ def twins_agree(case: Case) -> Iterator[Violation]:
 
 
 def _alike(left: object, right: object) -> bool:
-    """Return True if two inputs have the same values, even if their precisions differ."""
+    """Return True if two inputs have equal values, even if their precisions differ."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
     return equal(left, right)

@@ -87,7 +87,6 @@ def _git_dir(path: Path) -> Path | None:
 
 
 def _object_directories(objects: Path) -> list[Path]:
-    """Return an object directory and its alternates, without duplicates."""
     directories = [objects]
     for borrower in directories:  # the loop appends to this list
         lines = (small_text(borrower / "info" / "alternates") or "").split("\n")
@@ -195,7 +194,7 @@ def _check_whole(pack: Path) -> None:
 
 
 def _copy(source: Path, place: Path) -> None:
-    """Copy a file. A hard link cannot be used, because a later change of the original would change the mirror."""
+    """Copy a file; do not create a hard link, because a later change of the original would change the mirror."""
     if place.exists():
         return
     temporary = place.with_name(f"tmp_{os.getpid()}_{place.name}")

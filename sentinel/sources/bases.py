@@ -60,8 +60,8 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
 
 
 def in_clone(ref: Ref, tree: Ref) -> Ref | None:
-    """Look up a git ref in the clone that contains a working tree. Return the commit as a ref; None if the clone does
-    not have it."""
+    """Return the commit to which a git ref refers in the clone that contains a working tree; None if the clone lacks
+    it."""
     if ref.kind != "git" or tree.kind != "path" or (clone := clone_of(tree)) is None:
         return None
     for name in (ref.name, f"refs/remotes/origin/{ref.name}"):
@@ -92,13 +92,12 @@ def _names_of_main(clone: Path, target: Target) -> list[str]:
     or the name ``upstream``."""
     listed = run(clone, "config", "--get-regexp", r"^remote\..*\.url$", seconds=_PATIENCE).out.decode(errors="replace")
     remotes = [line.partition(" ") for line in listed.splitlines()]
-    upstream = _repository(target.repository)
-    own = [key[len("remote.") : -len(".url")] for key, _, url in remotes if _repository(url) == upstream]
+    upstream = _owner_and_name(target.repository)
+    own = [key[len("remote.") : -len(".url")] for key, _, url in remotes if _owner_and_name(url) == upstream]
     return [f"refs/remotes/{name}/{target.branch}" for name in dict.fromkeys([*own, "upstream"])]
 
 
-def _repository(url: str) -> str:
-    """Return the owner and the name of a repository from its URL, for HTTPS and SSH alike."""
+def _owner_and_name(url: str) -> str:
     return "/".join(url.strip().removesuffix("/").removesuffix(".git").replace(":", "/").split("/")[-2:]).lower()
 
 

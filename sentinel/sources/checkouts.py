@@ -69,7 +69,7 @@ def materialise(
     left_out: Sequence[LeftOut] = (),
     **facts: Any,
 ) -> Checkout:
-    """Return the checkout with these files. Write it only if the store does not have it yet.
+    """Return the stored checkout with these files, and write it first if the store does not have it.
 
     :param entries: every file of the package roots. The tree hash covers all of them.
     :param contents: yields the content of the files to write.
@@ -183,7 +183,7 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
 
 
 def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
-    """Return the files of a stored tree; None if files were deleted, changed or added, for example by measured code.
+    """Return the files of a stored tree, or None if a file was deleted, changed or added, for example by measured code.
 
     Contents are hashed again only if :func:`stamp` differs, because a stamp is ten times faster.
     """
@@ -194,7 +194,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
         now = stamp(top)
         if now == record.get("stamp"):
             return entries
-        if _holds(top, entries, {path for path, _, _ in record["left_out"]}):
+        if _has_exactly(top, entries, {path for path, _, _ in record["left_out"]}):
             with suppress(OSError):  # a read-only store keeps the old stamp, so each run hashes the files again
                 write_atomically(folder / "checkout.json", json.dumps({**record, "stamp": now}, indent=1))
             return entries
@@ -226,8 +226,7 @@ def stamp(top: Path) -> str:
     return hashlib.sha256(repr(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
-    """Return True if a folder contains exactly these files with these contents."""
+def _has_exactly(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
     expectation = {entry.path: entry for entry in entries if entry.path not in absent}
     # The parent folders of all entries are allowed, because a rejected link may have left its parent folder.
     above = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents}

@@ -168,7 +168,8 @@ def own_commit() -> str:
 
 
 def common_dir(git_dir: Path) -> Path:
-    """Return the folder with objects and refs; for a linked work tree, the main clone's git directory."""
+    """Return the folder that contains a repository's objects and refs; for a linked work tree, the main clone's git
+    directory."""
     path = small_text(git_dir / "commondir")
     return git_dir if path is None else Path(os.path.normpath(git_dir / path.strip()))
 
@@ -180,7 +181,7 @@ def _execute(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Any:
-    """Run git with the settings and variables above, through GitPython."""
+    """Run git through GitPython, with settings and variables that make it safe for untrusted repositories."""
     git = _git()
     command, variables = _command(arguments, settings), _environment(git_dir, environment or {})
     try:
@@ -327,7 +328,7 @@ class Objects:
         return content
 
     def close(self) -> None:
-        """End the process."""
+        """End the git process."""
         self._git.clear_cache()
 
 

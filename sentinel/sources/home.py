@@ -55,7 +55,6 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _create_temporary(file: Path) -> tuple[Path, int]:
-    """Create a temporary file in the folder of ``file`` and lock its descriptor."""
     while True:
         # Each writer needs its own name: two runs may write the same file at once.
         temporary = file.with_name(f".{file.stem[:40]}-{secrets.token_hex(6)}.tmp")

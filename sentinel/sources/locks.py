@@ -46,7 +46,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def free_locks(folder: Path, pattern: str) -> Iterator[Path]:
-    """Yield the lock files that no process has locked. Each file stays locked here until the next one is requested."""
+    """Yield the lock files that no process has locked. Each file stays locked by this process until the next is
+    requested. Each file stays locked here until the next one is requested."""
     for file in folder.glob(pattern):
         try:
             handle = hold(file, wait=False)

@@ -60,7 +60,6 @@ def is_whole(path: Path) -> bool:
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:
-    """Return the record of a mirror; None if it is missing or damaged."""
     record = read_json(path / RECORD) or {}
     kinds = {"url": str, "origins": list, "absent": int, "updated": str}
     sound = "updated" in record and all(isinstance(record.get(name, kind()), kind) for name, kind in kinds.items())

@@ -104,7 +104,8 @@ class _Files:
     """The files in some folders. Each file is read only once, so that its hash and its copy have the same content."""
 
     def __init__(self, roots: dict[str, Path], follow: bool = False) -> None:
-        """Read the files. Follow links if ``follow`` is true, because installers such as uv link into their cache."""
+        """Read all files in the folders ``roots``. Follow links if ``follow`` is true, because installers such as uv
+        link into their cache."""
         self.entries: list[Entry] = []
         self.left_out: list[LeftOut] = []
         self._content: dict[str, bytes] = {}

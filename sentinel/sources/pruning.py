@@ -65,7 +65,7 @@ def prune(home: Home, *, older_than: float | None = None, now: float | None = No
             remove_tree(path)
         else:
             path.unlink(missing_ok=True)
-    _forget(home)
+    _forget_removed_checkouts(home)
     return removals
 
 
@@ -91,7 +91,7 @@ def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
 def _entry(
     kind: Literal["checkout", "wheel", "leftover"], path: Path, touched: Path, busy: bool = False, busy_for: float = 0
 ) -> Iterator[CacheEntry]:
-    """Yield the description of a cache entry, or nothing if another process has removed it.
+    """Yield the description of a cache entry; nothing if another process has removed the entry.
 
     :param busy_for: the entry counts as used if its mtime is less than this many seconds ago, or less than this many
         seconds in the future. Without the second limit, a clock that was set back could keep a leftover for years.
@@ -106,8 +106,7 @@ def _children(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def _forget(home: Home) -> None:
-    """Remove the tree hashes that are stored for refs whose checkout was removed."""
+def _forget_removed_checkouts(home: Home) -> None:
     for note in home.checkouts.glob("*/refs/*.json"):
         tree = str((read_json(note) or {}).get("tree", ""))
         if not tree or not (note.parent.parent / tree).is_dir():

@@ -137,7 +137,7 @@ class Binding:
         return tuple(dict.fromkeys(name for path in (self.boundary, *self.formerly) for name in self.names(path)))
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return a dotted path and its former names."""
+        """Return a dotted path, followed by its former paths."""
         before = (
             f"{then}{path.removeprefix(today)}"
             for today, several in self.moved.items()
@@ -168,7 +168,7 @@ class Registry:
 
 
 def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Binding:
-    """Return a binding for a registered function that reuses another function's binding."""
+    """Return a binding for a registered function, with the arguments and the shared dialects of another binding."""
     always = [{dialect.name for dialect in member.dialects if not dialect.where} for member in family]
     of_all = set.intersection(*always) if len(family) > 1 else set()
     shared = tuple(item for item in like.dialects if item.value is not None or item.where or item.name in of_all)
@@ -297,8 +297,8 @@ class Target:
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
-        """Return the binding of the function at a current or former path, or the one that a registered function reuses;
-        None if there is no binding."""
+        """Return the binding of the function at a current or former path; None if there is none. A registered function
+        without a binding of its own gets the binding that it reuses."""
         of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
         today = (binding for binding in of_contract if binding.boundary == boundary)
         before = (binding for binding in of_contract if boundary in binding.paths)

@@ -35,7 +35,7 @@ def other_settings(
     numbers: Sequence[float] = (),
     more: Mapping[str, Sequence[Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return settings to try. Each one changes the value of a single input: ``{"epsilon": 1e-5}``.
+    """Return settings to try, such as ``{"epsilon": 1e-5}``. Each changes the value of one input.
 
     The values for an input are its default, its choices and the values that adapters declare for it. For numbers,
     they also include ``numbers``.
@@ -58,7 +58,7 @@ def other_settings(
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return settings to try for a function, each with another value of one input. The values for numbers include the
+    """Return settings to try for a function. Each changes the value of one input. The values for numbers include the
     constants in the function's code."""
     skip = [item.name for item in contract.inputs if not concerns(contract, item, chosen)]
     skip += [*chosen, *bound.names]
@@ -69,7 +69,7 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> l
 def explaining(
     session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]], pairs: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yield the settings with which the oracle agrees with the function in the finding's scenario.
+    """Yield those of the given settings with which the oracle agrees with the function in the finding's scenario.
 
     :param several: the settings to try.
     :param pairs: whether to try pairs of these settings too. At least one setting of a pair must change the oracle's
@@ -96,7 +96,7 @@ def explaining(
 
 
 def _constants(f: Any) -> list[float]:
-    """Return the numbers in a function's code, in its nested functions and in the defaults of its parameters."""
+    """Return the numbers in the code of a function and its nested functions, and in the defaults of its parameters."""
     f = getattr(f, "func", f)
     inner = getattr(f, "forward", f)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)

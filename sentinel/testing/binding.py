@@ -266,7 +266,7 @@ def bind(
         fixed["group_layout"] = "equal"
     has_dones = any(name in kit.ENDS for name in derived)
     if stream and not has_dones:
-        raise TypeError(f"shapes: {function.name} has no parameter for the ends of episodes ({', '.join(kit.ENDS)})")
+        raise TypeError(f"shapes: {function.name} needs a parameter for the ends of episodes: {' or '.join(kit.ENDS)}")
     has_lengths = any(name in _LENGTHS.split() for name in derived)
     if (has_dones or has_lengths) and not stream and contract.mask not in matched:
         accepts.setdefault(contract.mask, ("full", "right"))  # lengths and ends cannot express other padding or gaps
@@ -278,7 +278,7 @@ def bind(
         fixed.setdefault(other, lambda inputs, one=one: inputs[one])
     module = sys.modules.get(getattr(f, "__module__", None) or "", sys)
     bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
-    bound.call = _place_of(call)
+    bound.call = _file_and_line(call)
     own_names = [name for name in derived if name in function.__signature__.parameters]
     sizes = _GROUP_SIZES.split()
     bound.derived = {name: contract.group if name in sizes else contract.mask for name in own_names}
@@ -336,8 +336,7 @@ def bind(
     return bound
 
 
-def _place_of(call: Any) -> str:
-    """Return the file and line of a function, such as ``test_losses.py:12``; empty for None."""
+def _file_and_line(call: Any) -> str:
     code = getattr(call, "__code__", None)
     if code is None:
         return "" if call is None else name_of(call)
@@ -367,7 +366,8 @@ def _match(
     names: Mapping[str, str | None],
     derived: dict[str, Callable[[Mapping[str, Any]], Any]],
 ) -> dict[str, str]:
-    """Return input -> parameter. Add to ``derived`` each parameter whose value is computed from an input."""
+    """Match the function's parameters to inputs, and return input -> parameter. Add to ``derived`` each parameter whose
+    value is computed from an input."""
     every = {
         name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
     }
@@ -419,7 +419,6 @@ def _of_ends(name: str, names: Sequence[str], inputs: Mapping[str, Any]) -> Any:
 
 
 def _accepts_none(function: Function, parameter: str) -> bool:
-    """Return True if the parameter's default is None, its annotation allows None, or the parameter is unknown."""
     each = function.__signature__.parameters.get(parameter)
     return each is None or each.default is None or bool(re.search(r"\bNone\b|Optional", str(each.annotation)))
 
@@ -454,7 +453,6 @@ def _mismatch(
     ambiguous: Mapping[str, Sequence[str]],
     undecided: Sequence[str],
 ) -> Mismatch:
-    """Return an error whose message lists the function's parameters with their inputs, and suggests options to pass."""
     lines = [f"the parameters of {function.name} do not match the inputs of {contract.name}:", ""]
     of = {parameter: [one for one, name in names.items() if name == parameter] for parameter in names.values()}
     for name in function.__signature__.parameters:
@@ -500,7 +498,6 @@ def _mismatch(
 
 
 def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Input]:
-    """Return the required inputs that have no value: the user chose none, and the search cannot draw one."""
     drawn = [item for item in contract.inputs if item.domain or item.choices or item.kind == "labels"]
     return [
         item for item in contract.inputs if item.default is REQUIRED and item not in drawn and item.name not in choices
@@ -652,7 +649,7 @@ def read_outputs(
 
 
 def _fits(value: Any, observed: Observed | None) -> bool:
-    """Return True if a value has the output's number of dimensions, or if the contract does not observe the output."""
+    """Return True if a value has as many dimensions as the output, or if the contract does not observe the output."""
     return observed is None or (hasattr(value, "dim") and value.dim() == len(observed.shape))
 
 
@@ -663,7 +660,8 @@ def _member(returned: Any, key: Any) -> Any:
 
 
 def _named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the entries of a mapping, or the attributes of an object, whose name is that of an output or a synonym."""
+    """Return output -> value for each key or attribute of a returned object that is named like an output or its
+    synonym."""
     keys = list(returned) if isinstance(returned, Mapping) else [name for name in dir(returned) if name[:1] != "_"]
     found = {}
     for name in names:

@@ -71,7 +71,7 @@ _PLACES = {"the_oracle_agrees": 0, "masked_values_have_no_influence": 2, "finite
 
 
 class Check:
-    """Checks functions against a contract, with the options of one check.
+    """Checks functions against the laws of a contract. The parameters are the options of the check.
 
     :ivar laws: the names of the laws; comparisons with the reference come first, edge cases last.
     :param names: the contract's input -> the function's parameter, for parameters that do not have one of the usual
@@ -161,7 +161,7 @@ class Check:
 
         :param choices: input -> value, in addition to the check's own choices.
         :param accessed: the inputs that ``call`` reads; None if they are not known yet.
-        :raises TypeError: if they do not match. The message suggests options with which they may.
+        :raises TypeError: if they do not match. The message suggests options with which they may match.
         """
         try:
             chosen = {**self.choices, **(choices or {})}
@@ -209,20 +209,18 @@ class Check:
         ]
 
     def _bound_as(self, way: Way) -> Check:
-        """Return a copy of this check that binds functions in the given way."""
         responses = tuple(dict.fromkeys([*self._binding["responses"], *way.responses]))
         names = {**(self._binding["names"] or {}), **way.names}
         binding = {**self._binding, "names": names, "responses": responses}
         return self._with(contract=per_response(self.contract, way.responses), _binding=binding)
 
     def _with(self, **changes: Any) -> Check:
-        """Return a copy of this check with other values of some attributes."""
         twin = copy(self)
         vars(twin).update(changes)
         return twin
 
     def marks(self, f: Any) -> list[Any]:
-        """Return the pytest mark that runs a test once for each law."""
+        """Return a list with the pytest mark that runs a test once for each law."""
         import pytest
 
         parameters = []
@@ -245,7 +243,7 @@ class Check:
                 raise
         else:
             if reason is not None:
-                raise LawBroken(f"{law} holds, although expected_failed_laws has it ({reason}); remove the entry")
+                raise LawBroken(f"the law {law} holds, but expected_failed_laws lists it ({reason}); remove the entry")
 
     def report(self, f: Any, law: str = "", in_summary: bool = False) -> Report:
         """Return the report about a function. Check all laws in one search, and store the report for later calls with
@@ -286,13 +284,13 @@ class Check:
             except Undecidable as error:
                 raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from None
             if self._binding.get("call") is not None and not bound.function.used:
-                raise LawBroken(f"call= never calls {bound.function.name}, so the function was not examined")
+                raise LawBroken(f"the function passed as call= never calls {bound.function.name}: nothing was checked")
             self._drop_explained(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
             explain = Explanations(
                 agreeing=partial(self._agreeing_choices, f, bound, session),
                 slip=partial(self._slip, f, bound, session),
-                still_broken=lambda settings: self._broken(f, self._laws, settings, self.examples),
+                still_broken=lambda settings: self._broken_with(f, self._laws, settings, self.examples),
                 padding=partial(self._padding_that_mends, f, bound),
             )
             with warnings.catch_warnings():  # torch warns if a slip gives a metric a gradient
@@ -321,7 +319,8 @@ class Check:
         )
 
     def _left_out(self, session: LawSession, subject: Subject) -> LeftOut:
-        """Return a :data:`LeftOut` function for scenarios in which the chosen dialects themselves break a law.
+        """Return a :data:`LeftOut` function, which excludes scenarios in which the chosen dialects themselves break a
+        law.
 
         There the oracle with these dialects breaks the law, so the function may break it too. For example, a row
         without tokens changes a mean that counts such rows.
@@ -393,7 +392,7 @@ class Check:
     def _search_alone(
         self, f: Any, laws: Sequence[Law], examples: int, shrink: bool = True
     ) -> tuple[Bound, LawSession, BoundarySearch]:
-        """Search for violations of the given laws, and return the search instead of a report."""
+        """Search for violations of the given laws. Return the bound function, the session and the search."""
         from sentinel.testing.session import open_session
 
         bound, subject = self._subject(f)
@@ -404,20 +403,18 @@ class Check:
         search.run(examples)
         return bound, session, search
 
-    def _broken(self, f: Any, laws: Sequence[Law], settings: Mapping[str, Any], examples: int) -> list[str]:
-        """Return those of the given laws that the function breaks if ``settings`` are added to the user's choices."""
+    def _broken_with(self, f: Any, laws: Sequence[Law], settings: Mapping[str, Any], examples: int) -> list[str]:
         twin = self._with(choices={**self.choices, **settings}, examples=examples)
         _, session, search = twin._search_alone(f, self._with_finite(laws), examples, shrink=False)
         twin._drop_explained(search, session)
         return [law.name for law in laws if search.outcomes[law].findings]
 
-    def _mends(self, f: Any, law: Law, settings: Mapping[str, Any]) -> bool:
-        """Return True if the function satisfies the law when ``settings`` are added to the user's choices."""
-        return not any(self._broken(f, [law], settings, examples) for examples in (_FEW, self.examples))
+    def _is_satisfied_with(self, f: Any, law: Law, settings: Mapping[str, Any]) -> bool:
+        return not any(self._broken_with(f, [law], settings, examples) for examples in (_FEW, self.examples))
 
     def _subject(self, f: Any, choices: Mapping[str, Any] | None = None) -> tuple[Bound, Subject]:
-        """Bind a function to the contract. If the user passed ``call``, call it first to record which inputs it
-        reads."""
+        """Bind a function to the contract, and return it with the subject of a search. If the user passed ``call``,
+        call it first to record which inputs it reads."""
         bound = self.bind(f, choices)
         subject = self._narrowed(bound)
         if self._binding.get("call") is not None:
@@ -428,7 +425,7 @@ class Check:
                 call_once(bound, scenario.inputs, self.device)
             if bound.of_call and not bound.function.used:
                 what, error = next(iter(bound.of_call.items()))
-                raise TypeError(f"call= ({bound.call}) raised {what} before calling {bound.function.name}") from error
+                raise TypeError(f"call= ({bound.call}) raised {what} before it called {bound.function.name}") from error
             bound = self.bind(f, choices, frozenset(bound.read))
             subject = self._narrowed(bound)
         return bound, subject
@@ -469,7 +466,7 @@ class Check:
         several = candidates(self.contract, bound, self.choices)
         explained = [*explaining(session, finding, several, pairs=True), *self._sides(bound, finding)]
         for alternative in explained:
-            if self._holds(f, finding.law, alternative) and self._mends(f, finding.law, alternative):
+            if self._holds(f, finding.law, alternative) and self._is_satisfied_with(f, finding.law, alternative):
                 return alternative
         explained.sort(key=len)
         for alternative in explained[:deep]:
@@ -492,13 +489,12 @@ class Check:
         return [dict.fromkeys(masks, side) for side in ("right", "left") if any(side not in each for each in found)]
 
     def _padding_that_mends(self, f: Any, bound: Bound, finding: Finding) -> Mapping[str, Any]:
-        """Return the first choice of padding with which the function satisfies the finding's law; empty if there is
-        none."""
         sides = self._sides(bound, finding)
-        return next((side for side in sides if self._mends(f, finding.law, side)), {})
+        return next((side for side in sides if self._is_satisfied_with(f, finding.law, side)), {})
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
-        """Return a description of the slip that makes the oracle agree with the function; empty if there is none.
+        """Return a description of the common mistake (slip) with which the oracle agrees with the function; empty if
+        there is none.
 
         Each slip is tried alone, with one other setting, and with one number per response for advantages or rewards.
         """
@@ -569,14 +565,14 @@ class Check:
         return unread
 
     def _holds(self, f: Any, law: Law, settings: Mapping[str, Any] | None = None) -> bool:
-        """Return True if the function satisfies the law when ``settings`` are added to the user's choices."""
         from sentinel.testing.session import open_session
 
         bound, subject = self._subject(f, settings)
         return self._agrees(open_session(bound, self.device), subject, law)
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
-        """Return True if no scenario breaks the law with a finite number, and more calls are judged than raise."""
+        """Return True if no scenario breaks the law with a finite number, and more scenarios are judged than raise an
+        exception."""
         from sentinel.search.boundary_search import cheap_scenarios
 
         search, judged, refused = self._open_search(session, subject, [law]), 0, 0
@@ -642,11 +638,11 @@ def _require_known(contract: Contract, name: str, value: Any) -> None:
     words = [choice for choice in item.choices if isinstance(choice, str)]
     for one in value if isinstance(value, tuple) else (value,):
         if known and one not in (*known, None):
-            raise TypeError(f"{contract.name} has no definition of {name}={one!r}; it has {', '.join(known)}")
+            raise TypeError(f"{contract.name} does not define {name}={one!r}; it defines {', '.join(known)}")
         # An unknown mode is allowed, because frameworks have modes of their own. A misspelled mode must raise: without
         # a definition, the laws that compare with it would be skipped.
         if isinstance(one, str) and one not in words and (near := nearest(one, words, alike=0.8)):
-            raise TypeError(f"{contract.name} has no definition of {name}={one!r}{near}")
+            raise TypeError(f"{contract.name} does not define {name}={one!r}{near}")
 
 
 def _agreement(bound: Bound) -> str:
@@ -679,7 +675,7 @@ class _OneLaw:
             return self._awaited(result)
         called, self._called = self._called, False
         if not called:
-            raise LawBroken(f"the test did not call the check of {self._law}: write check()")
+            raise LawBroken(f"the test did not check {self._law}: it must call its argument, check()")
         return result
 
     async def _awaited(self, result: Any) -> Any:

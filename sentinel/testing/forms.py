@@ -116,7 +116,7 @@ _NEEDED = ("estimator", "cov_share")
 
 
 def with_needed(contract: Contract, choices: Mapping[str, Any]) -> Contract:
-    """Return a copy of the contract in which each input that the chosen algorithm's oracle needs is required."""
+    """Return a copy of the contract that requires every input that the chosen algorithm's oracle uses."""
     inputs = tuple(
         replace(item, default=REQUIRED)
         if item.name in _NEEDED and item.default is None and concerns(contract, item, {"algorithm": "", **choices})
@@ -212,7 +212,7 @@ def concerns(contract: Contract, item: Input, choices: Mapping[str, Any]) -> boo
 
 
 def matchable(contract: Contract, choices: Mapping[str, Any], data: Collection[str] | None = None) -> Contract:
-    """Return the contract without the inputs for which a function with these choices cannot have a parameter.
+    """Return the contract without the inputs that a function with these choices cannot take.
 
     :param data: the keys of :data:`OPTIONS` for which the function has a parameter; None for all. The options of other
         keys are removed.
@@ -231,7 +231,7 @@ _ADDED = ("log_prob", "log_ratio", "reward")
 
 
 def per_response(contract: Contract, names: Collection[str]) -> Contract:
-    """Return the contract with scenarios for a function that takes the inputs ``names`` as one number per response.
+    """Adapt a contract's scenarios to a function that takes the inputs ``names`` as one number per response.
 
     In these inputs, all tokens of a response get the same value. Only log-probs and rewards may differ between tokens,
     because the response's number is their sum.
@@ -241,7 +241,7 @@ def per_response(contract: Contract, names: Collection[str]) -> Contract:
     for name in names:
         item = contract.input(name)
         if item is None or item.shape != TOKENS or item.domain == "mask":
-            raise TypeError(f"shapes: {name} of {contract.name} does not have one number per token")
+            raise TypeError(f"shapes: the input {name} of {contract.name} does not have one number per token")
     equal = [name for name in names if contract.input(name).domain not in _ADDED]  # type: ignore[union-attr]
 
     def arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -256,8 +256,10 @@ def per_response(contract: Contract, names: Collection[str]) -> Contract:
 
 
 def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return the inputs of a call, with those in ``names`` converted from [batch, tokens] to [batch]: the sum over the
-    valid tokens for log-probs and rewards, otherwise the value of the first valid token."""
+    """Return the inputs of a call, with the inputs in ``names`` converted from [batch, tokens] to [batch].
+
+    A response's number is the sum over its valid tokens for log-probs and rewards, otherwise the value of its first
+    valid token."""
     import torch
 
     changed = dict(inputs)
@@ -276,8 +278,8 @@ def of_responses(contract: Contract, inputs: Mapping[str, Any], names: Collectio
 
 
 def at_tokens(contract: Contract, inputs: Mapping[str, Any], outputs: Any) -> Any:
-    """Convert outputs from [batch] to [batch, tokens] in place, where the contract has one number per token. Each valid
-    token gets its response's number."""
+    """Convert outputs in place from [batch] to [batch, tokens] if the contract has one number per token. Each valid
+    token gets the number of its response."""
     import torch
 
     mask = inputs.get(contract.mask)

@@ -113,7 +113,6 @@ class Report:
 
     @property
     def _given(self) -> str:
-        """Return a sentence that lists the defaults that no call used, because every call passed a value."""
         defaults = in_words(self.given)
         return f"every call passed its own values, so these defaults of the function were not tried: {defaults}"
 
@@ -316,7 +315,7 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, explain: Explan
     of_gradient = observed is not None and observed.role == "gradient"
     first, variant = _compared(case, violation, key)
     calls = {name: finding.trial.variants[name] for name in dict.fromkeys((first, variant))}
-    if violation.demanded is None and not _is_of(case, variant, key, violation):
+    if violation.demanded is None and not _was_returned(case, variant, key, violation):
         calls = dict(finding.trial.variants)
     code, made = code_to_paste(bound, calls, check.device, of_gradient)
     lines += [f"    {line}".rstrip() for line in code]
@@ -362,7 +361,8 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, explain: Explan
 
 
 def _source(check: Asked) -> str:
-    """Return the papers that the contract cites, or only those for the chosen algorithm if the citation names it."""
+    """Return the papers that the contract cites. If the citation names the chosen algorithm, return only the papers
+    about this algorithm."""
     words = [value.lower().replace("_", "-") for value in check.choices.values() if isinstance(value, str)]
     parts = re.split(r"[,;] (?=[A-Z])", check.contract.source)
     return (
@@ -383,19 +383,19 @@ def _compared(case: Any, violation: Any, key: str) -> tuple[str, str]:
     return first, next((name for name in case.observation if name and violation.key == f"{name}.{key}"), first)
 
 
-def _is_of(case: Any, variant: str, key: str, violation: Any) -> bool:
-    """Return True if the violation's value is what the call returned, or if the two cannot be compared. Otherwise the
-    law has computed the value from several calls, for example as a sum.
+def _was_returned(case: Any, variant: str, key: str, violation: Any) -> bool:
+    """Return True if the violation's value is the value that the call returned, or if the two cannot be compared.
+    Otherwise, the law has computed the value from several calls, for example as a sum.
     """
     pair = numbers(violation.observed), numbers(case.observation[variant].get(key))
     return pair[0] is None or pair[1] is None or np.array_equal(pair[0][0], pair[1][0], equal_nan=True)
 
 
 def _values(case: Any, violation: Any, key: str) -> list[str]:
-    """Return one line per differing element, with the observed and the expected value, or with the values of two calls
+    """Return one line per differing element, with its observed and its expected value, or with its values in two calls
     that must agree."""
     first, variant = _compared(case, violation, key)
-    if violation.demanded is None and not _is_of(case, variant, key, violation):
+    if violation.demanded is None and not _was_returned(case, variant, key, violation):
         return [f"{key}: {violation.detail}"]
     item = next((item for item in case.contract.observes if item.key == key), None)
     observed, right, labels = case.observation[variant].get(key), violation.demanded, ("observed", "expected")
@@ -443,7 +443,7 @@ def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gra
         def record(positional: Sequence[Any], named: Mapping[str, Any], texts: list[str] = texts) -> None:
             texts.append(_call(function, positional, named, of_gradient))
             made.append(bool(bound.call) and _computes_non_finite(function.inputs, (positional, named)))
-            kinds.extend(_kinds((positional, named)))
+            kinds.extend(_classes_with_fields((positional, named)))
 
         function.record = record
         try:
@@ -460,8 +460,8 @@ def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gra
 
 
 def _computes_non_finite(inputs: Mapping[str, Any], arguments: Any) -> bool:
-    """Return True if a tensor in the arguments contains NaN or infinity and was computed, so that it does not share the
-    memory of an input."""
+    """Return True if the arguments contain a tensor with NaN or infinity that is not an input tensor or a view of
+    one."""
     import torch
 
     if isinstance(arguments, torch.Tensor):
@@ -471,7 +471,6 @@ def _computes_non_finite(inputs: Mapping[str, Any], arguments: Any) -> bool:
 
 
 def _fields(value: Any) -> Mapping[str, Any] | None:
-    """Return the fields of a dataclass, named tuple or namespace; None for other objects."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -480,17 +479,15 @@ def _fields(value: Any) -> Mapping[str, Any] | None:
 
 
 def _parts(value: Any) -> Sequence[Any]:
-    """Return the elements of a container or the fields of an object."""
     fields = value if isinstance(value, Mapping) else _fields(value)
     return list(fields.values()) if fields is not None else value if isinstance(value, (list, tuple)) else ()
 
 
-def _kinds(value: Any) -> Iterator[type]:
-    """Yield the classes of all objects with fields, such as dataclasses, that a value is or contains."""
+def _classes_with_fields(value: Any) -> Iterator[type]:
     if _fields(value) is not None:
         yield type(value)
     for each in _parts(value):
-        yield from _kinds(each)
+        yield from _classes_with_fields(each)
 
 
 def _imports(value: Any) -> list[str]:
@@ -557,7 +554,6 @@ def _tensor(value: Any, of_gradient: bool) -> str:
 
 
 def _nested(value: Any) -> str:
-    """Return a tensor's values as Python code: nested lists of numbers with as many digits as the dtype needs."""
     array = value.numpy()
     if array.ndim == 0:
         return str(array[()])

@@ -90,8 +90,8 @@ def call_once(bound: Bound, inputs: Mapping[str, Any], device: str) -> None:
 
 @contextlib.contextmanager
 def settled() -> Iterator[None]:
-    """Restore global settings when the ``with`` block ends: the states of random generators, the number of threads, the
-    CUDA device and torch's deterministic mode."""
+    """Restore global state at the end of the ``with`` block: the states of random generators, the number of threads,
+    the CUDA device and torch's deterministic mode."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     cuda = (torch.cuda.current_device(), torch.cuda.get_rng_state_all()) if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]

@@ -21,7 +21,7 @@ _Inputs = dict[str, Any]
 
 
 def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, Any], factor: float) -> Iterator[Slip]:
-    """Yield slips that are possible for a contract, with the most common ones first.
+    """Yield common mistakes (slips) that a function of this contract may contain, the most likely ones first.
 
     :param names: input -> parameter of the user's function.
     :param choices: the settings that the user has chosen.
@@ -194,7 +194,7 @@ def _attached(function: Any, arguments: Any, options: Any) -> Any:
 
 
 def _scaled(contract: Contract, factor: float) -> Contract:
-    """Return a contract whose oracle multiplies its outputs by a factor. Its metrics are unchanged."""
+    """Return a contract whose oracle multiplies all outputs except metrics by a factor."""
     oracle = contract.oracle
     assert oracle is not None
     outputs = [item.key for item in contract.observes if item.role == "output"]

@@ -85,7 +85,7 @@ def ways(contract: Contract, mismatch: Mismatch) -> Iterator[Way]:
 
 
 def without_mask(contract: Contract, names: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Return the inputs with one value per token that a function takes, although it does not take their mask.
+    """Return the inputs with one value per token that a function takes without taking their mask.
 
     :param names: input -> parameter; None if the function does not take the input.
     """
@@ -99,7 +99,7 @@ def without_mask(contract: Contract, names: Mapping[str, str | None]) -> tuple[s
 
 
 def mask_of(contract: Contract, name: str) -> str:
-    """Return the name of an input's mask: ``chosen_mask`` for ``chosen_log_probs``; the contract's main mask if the
-    input has no mask of its own."""
+    """Return the name of the mask for an input: ``chosen_mask`` for ``chosen_log_probs``; the contract's main mask if
+    the input has no mask of its own."""
     own = contract.input(f"{name.partition('_')[0]}_mask")
     return own.name if own is not None and own.domain == "mask" else contract.mask

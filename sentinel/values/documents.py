@@ -482,7 +482,6 @@ _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 
 def _check_depth(data: Any) -> None:
-    """Raise DocumentError if the data is nested too deeply."""
     level = [data]
     for _ in range(MAX_DEPTH + 1):
         level = [

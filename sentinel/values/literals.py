@@ -84,7 +84,7 @@ def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: boo
     :raises ValueError: for ragged lists, values that are not numbers, or numbers that do not fit the dtype.
     """
     if dtype not in STORAGE:
-        raise ValueError(f"unknown dtype {dtype!r}; one of {', '.join(STORAGE)}")
+        raise ValueError(f"unknown dtype {dtype!r}; use one of {', '.join(STORAGE)}")
     _require_numbers(values)
     wide = np.array(values, dtype=None if _nonempty(values) else np.float64)
     if wide.dtype == object:

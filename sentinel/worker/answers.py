@@ -263,7 +263,6 @@ def _claim(value: Any) -> Claim:
 
 
 def _observation(values: Any) -> dict[str, Any]:
-    """Parse the observed values of one variant: plain data and tensors."""
     if not isinstance(values, dict):
         _refuse("an observation must be a mapping")
     _values(values)
@@ -283,7 +282,7 @@ def _has(value: Any, name: str) -> bool:
 
 
 def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any]:
-    """Parse a mapping that must have exactly these names, and return it in the order of the names."""
+    """Parse a mapping that must have exactly these keys, and return it in the order of ``names``."""
     if not isinstance(value, dict) or value.keys() != set(names):
         _refuse("the answer's names differ from the request's")
     return {name: parse(value[name]) for name in names}

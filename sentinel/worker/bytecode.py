@@ -111,7 +111,6 @@ def write_byte_code(tree: str, names: Sequence[str], folder: str, contain: Calla
 
 
 def _byte_code(file: str) -> bytes:
-    """Return the content of a file's ``.pyc``; empty if the file has a syntax error."""
     try:
         with open(file, "rb") as stream:
             source = stream.read()

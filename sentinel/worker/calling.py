@@ -98,7 +98,7 @@ class Boundary:
         return arguments
 
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
-        """Call the boundary. Inputs and returned outputs have the contract's names."""
+        """Call the boundary with inputs, and return outputs, under the contract's names."""
         if self.binding.call is not None:
             boundary = replace(self, own_inputs=inputs) if self.binding.like else self
             outputs = self.binding.call(boundary, inputs)
@@ -136,7 +136,7 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def import_whole(name: str) -> ModuleType:
-    """Import a module. If that fails, remove the submodules that are left in ``sys.modules`` without their package.
+    """Import a module; if that fails, remove the submodules that are left in ``sys.modules`` without their package.
 
     Otherwise the next import of such a submodule would fail because of the missing package, and hide the real cause."""
     try:
@@ -167,7 +167,7 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
     for attribute in attributes[len(name.split(".")) :]:
         owner = value if isinstance(value, type) else None
         if not hasattr(value, attribute):
-            nearest = _nearest(path, value, attribute, roots) if near else ""
+            nearest = _hint_of_similar_name(path, value, attribute, roots) if near else ""
             raise DriftError(f"{prefix} has no {attribute!r} in this checkout{nearest}")
         value = getattr(value, attribute)
         prefix = f"{prefix}.{attribute}"
@@ -199,8 +199,7 @@ def _leads_to(value: Any, sought: Any) -> bool:
     return any(callable(part) and inspect.unwrap(part) is sought for part in parts)
 
 
-def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
-    """Return a hint for an error message: a name similar to the missing attribute."""
+def _hint_of_similar_name(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(attribute, dir(owner), 1)
     there = f"; the nearest there is {near[0]!r}" if near else ""
     last = path.rpartition(".")[2]
@@ -211,7 +210,7 @@ def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> s
 
 @trace.paused()  # the files are read only for a message, which does not affect the verdict
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Return a hint for an error message: another place where this name is defined. Files are read as text, never
+    """Return a hint for an error message: another place that defines this name. Files are read as text, never
     imported."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
@@ -266,7 +265,8 @@ def source_of(function: Any) -> tuple[str, int, str]:
 
 
 def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
-    """Replace attributes, given by path, that the framework reads or calls during import by the adapter's values."""
+    """Replace attributes that the framework reads or calls during import by the adapter's values
+    (``Target.at_import``)."""
     for path, answer in answers.items():
         name, _, attribute = path.rpartition(".")
         if module_of(name, roots) == name:
@@ -287,7 +287,7 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
 
 
 def import_quietly(path: str, roots: tuple[str, ...]) -> None:
-    """Import a module in advance. Ignore failures, because the probe that needs the module reports them."""
+    """Import a module in advance, and ignore failures, because the probe that needs the module reports them."""
     name = module_of(path, roots)
     if name is not None:
         with contextlib.suppress(BaseException):

@@ -26,7 +26,7 @@ class Groups:
         self._places = _places(root, membership)
         self._made: list[Path] = []
         self._count = 0
-        self._sweep_up()
+        self._remove_stale_groups()
 
     def make(self, processes: int, memory: int) -> Group:
         """Create a group that limits the number of processes (with threads) and the memory in bytes (0: no limit)."""
@@ -57,8 +57,7 @@ class Groups:
                 folder.rmdir()
                 self._made.remove(folder)
 
-    def _sweep_up(self) -> None:
-        """Remove the groups of Sentinel processes that were killed before they could remove them."""
+    def _remove_stale_groups(self) -> None:
         for _, parent in {place for places in self._places.values() for place in places}:
             for folder in parent.glob(f"{_PREFIX}*-*"):
                 owner = folder.name.removeprefix(_PREFIX).partition("-")[0]

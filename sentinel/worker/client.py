@@ -122,7 +122,7 @@ class Preloader:
         self._stopped = False
 
     def start(self) -> None:
-        """Start the process."""
+        """Start the preloader process, without waiting for its imports."""
         with self._lock:
             if self._process is None:
                 self._launch()
@@ -190,7 +190,7 @@ class Preloader:
         return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """Import these packages too, if they are installed. Return the same as :meth:`hello`."""
+        """Import these packages in the preloader, if they are installed, and return the same as :meth:`hello`."""
         self.start()
         with self._lock:
             return self._greet(packages)
@@ -450,7 +450,6 @@ def _lock_folder(folder: str, how: int) -> int:
 
 @contextlib.contextmanager
 def _explain_disk_errors() -> Iterator[None]:
-    """Raise an ``OSError`` during a ``with`` block as :class:`WorkerError` with advice."""
     try:
         yield
     except OSError as error:
@@ -480,7 +479,8 @@ class _Handle:
 
 
 class TargetProcess(_Handle):
-    """A target process or an oracle process. It handles one request at a time; other threads wait."""
+    """A process that calls a framework's functions at one revision, or computes oracle values. It handles one request
+    at a time; other threads wait."""
 
     def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
         super().__init__(channel, pid, options)
@@ -644,9 +644,8 @@ class Session(_Handle):
 
 
 def _check_nonce(answer: Any, nonce: str) -> Any:
-    """Check that an answer has the request's nonce, and return the answer without it."""
     if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
-        raise protocol.ProtocolError("its nonce differs from the request's")
+        raise protocol.ProtocolError("the nonce of the answer differs from the request's")
     return answer
 
 

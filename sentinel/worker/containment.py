@@ -57,7 +57,7 @@ class ContainmentError(Exception):
 
 
 def fork() -> tuple[int, bool]:
-    """Fork. If this process is root, the child becomes the first process of a new PID namespace.
+    """Fork this process; if it is root, the child becomes the first process of a new PID namespace.
 
     Other users could create a PID namespace only inside a user namespace, which a process cannot leave.
 
@@ -93,8 +93,8 @@ def contain(
     first: bool = False,
     wait: bool = False,
 ) -> None:
-    """Contain this process. If it is not the first of its PID namespace, a forked child continues, and the caller
-    exits.
+    """Restrict this process to its own namespaces and to the given files. If it is not the first of its PID namespace,
+    a forked child continues, and the caller exits.
 
     :param readable: files and folders that stay visible, read-only, at their own paths, besides the interpreter's.
     :param hidden: folders below ``readable`` that must appear empty.

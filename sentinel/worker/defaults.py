@@ -70,7 +70,6 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 @contextmanager
 def _ignore_stub_use() -> Iterator[None]:
-    """Discard the record of the stub modules that are used during a ``with`` block."""
     used = stubs.state().used
     length = len(used)
     try:
@@ -96,7 +95,7 @@ def _defaults(source: Any) -> Any:
 
 
 def _instance(make: Any) -> Any:
-    """Call a class without arguments. If a dataclass requires some, return an instance without the required fields."""
+    """Create an instance of a class without arguments; for a dataclass with required fields, omit these fields."""
     try:
         return make()
     except Exception:

@@ -148,8 +148,8 @@ def gpus() -> list[str]:
 
 
 def ask(python: str | None, *words: str, devices: Sequence[str] = (), packages: Iterable[str] = ()) -> Any:
-    """Run a Python script and return the JSON on its last line. The script is contained unless it runs in Sentinel's
-    own interpreter.
+    """Run a Python script, and return the JSON on the last line of its output. The script is contained unless it runs
+    in Sentinel's own interpreter.
 
     :param packages: as in :func:`wrap`.
     """
@@ -202,7 +202,7 @@ def _places_of(python: str, named: Iterable[str]) -> Iterator[str]:
         if packages or os.path.isfile(os.path.join(prefix, "pyvenv.cfg")):
             yield from (os.path.join(prefix, part) for part in containment.PARTS)
         for folder in packages:
-            for project in _elsewhere(folder):
+            for project in _editable_installs(folder):
                 yield from _packages_in(project, named)
 
 
@@ -233,8 +233,7 @@ def _hops(python: str) -> Iterator[str]:
                 left += glob.glob(f"{glob.escape(value.strip())}/python3*")
 
 
-def _elsewhere(packages: str) -> Iterator[str]:
-    """Yield the folders of editable installs in a ``site-packages`` folder."""
+def _editable_installs(packages: str) -> Iterator[str]:
     for file in glob.glob(f"{glob.escape(packages)}/*.dist-info/direct_url.json"):
         try:
             record = json.loads(_text(file))

@@ -77,7 +77,7 @@ def _receive_with_fd(channel: socket.socket) -> tuple[Any, list[int]]:
 
 
 def _preload(modules: list[str]) -> dict[str, str | None]:
-    """Import each module that is installed. Return the versions; None for missing modules."""
+    """Import each module that is installed, and return the versions; None for missing modules."""
     versions: dict[str, str | None] = {}
     for name in modules:
         try:
@@ -154,7 +154,7 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _contain(spec: dict[str, Any], first: bool, tell: int) -> None:
-    """Contain this process. Write to the pipe ``tell`` the id of the process that continues, or why this failed."""
+    """Contain this process, and write to the pipe ``tell`` the id of the process that continues, or why this failed."""
     wanted = dict(spec["contain"])
     wanted["readable"] = [*wanted["readable"], *containment.folders_of(spec.get("real", ()))]
     try:

@@ -126,7 +126,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
 
 
 def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
-    """Run one probe request. Return the observed values or a failure as JSON data."""
+    """Run one probe request, and return the observed values or a failure as JSON data."""
     preparation: Preparation | None = None
     try:
         Neutral.recorded.clear()
@@ -252,7 +252,7 @@ def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
     reference = contract.oracle
 
     def refuse(path: str) -> Any:
-        raise DriftError(f"the oracle needs {path}, which it cannot create")
+        raise DriftError(f"the scenario contains the framework's object {path}, which the oracle cannot create")
 
     def oracle(**values: Any) -> Mapping[str, Any]:
         return reference(values)
@@ -341,7 +341,7 @@ def describe(
         answer["failure"].update(place=_place_of(error), lacks=lacks)
         return answer
     if preparation is None:
-        missing = _missing(error)
+        missing = _missing_packages(error)
         advice = f"; install {' and '.join(missing)}, or name an interpreter that has it" if missing else ""
         answer = failure("import", f"the module does not import: {text}{advice}", trace)
         answer["failure"]["packages"] = missing
@@ -382,8 +382,7 @@ def _place_of(error: BaseException) -> str:
     return frames[-1].filename if frames else ""
 
 
-def _missing(error: BaseException | None) -> list[str]:
-    """Return the missing packages that caused an import to fail, even if another exception wraps the ImportError."""
+def _missing_packages(error: BaseException | None) -> list[str]:
     missing: dict[str, None] = {}
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:

@@ -53,7 +53,7 @@ class Leader:
     """
 
     def __init__(self, pid: int) -> None:
-        """Open the process.
+        """Open a pidfd of the process, if the kernel supports it.
 
         :param pid: a descendant of this process; any other pid counts as reaped.
         """
@@ -105,7 +105,6 @@ _PROCESS_GROUP = 4
 
 
 def _signal(own: int, number: int, flags: int = 0) -> bool:
-    """Send a signal to the process of a pidfd, and return True if it arrived."""
     try:
         signal.pidfd_send_signal(own, number, None, flags)
     except OSError:

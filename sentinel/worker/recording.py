@@ -79,7 +79,7 @@ class _Recorder:
         return ["bare", _path(self._owner)] if empty and self._owner is not None else self.write(value)
 
     def write(self, value: Any) -> Node:
-        """Return a value as data."""
+        """Convert a value to data that can be sent to pytest's process."""
         kind = type(value)
         if kind in _PLAIN:
             return ["value", value]
@@ -97,7 +97,7 @@ class _Recorder:
         if kind is argparse.Namespace:
             return ["new", _path(kind), self._attributes(vars(value))]
         if dataclasses.is_dataclass(value):
-            return ["new", _path(kind), self._attributes(_arguments_of(value))]
+            return ["new", _path(kind), self._attributes(_non_default_fields(value))]
         if kind is self._owner and hasattr(value, "__dict__"):
             return self._instance(value)
         return ["other", kind.__name__]
@@ -117,8 +117,7 @@ class _Recorder:
         return [[name, self.write(item)] for name, item in attributes.items()]
 
 
-def _arguments_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that the constructor accepts and whose values are not the defaults."""
+def _non_default_fields(value: Any) -> dict[str, Any]:
     arguments = {}
     for field in dataclasses.fields(value):
         if not field.init or not hasattr(value, field.name):

@@ -126,7 +126,8 @@ def global_state() -> dict[str, Any]:
 
 
 def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
-    """Set options in every configuration inside a value. Yield functions that restore the old values."""
+    """Set options in every configuration that a value is or contains, and yield functions that restore the old
+    values."""
     kind = type(value)
     if not depth or issubclass(kind, (str, StubModule, *_PLAIN)) or kind.__module__ == "unittest.mock":
         return
@@ -236,8 +237,8 @@ def _other_number(value: Any, way: str) -> Any:
 
 
 def _spread(name: str, value: Any) -> Any:
-    """Return the value of a similar argument for an option. If this value is a mask but the option is not a mask,
-    return numbers below, at and above 1 instead."""
+    """Return a value for the option ``name``: usually ``value``; but if ``value`` is a mask and the option is not,
+    numbers below, at and above 1."""
     if "mask" in name or not isinstance(value, torch.Tensor) or value.dtype.is_complex:
         return value
     if value.dtype.is_floating_point and not ((value == 0) | (value == 1)).all():

@@ -161,7 +161,6 @@ def _inert_base(name: str) -> type:
 
 
 def _any_schema() -> Any:
-    """Return a pydantic schema that accepts anything, for a model's field."""
     from pydantic_core import core_schema
 
     return core_schema.any_schema()

@@ -63,7 +63,7 @@ class NoFilterError(Exception):
 
 @cache
 def program() -> bytes:
-    """Return the filter as an array of ``struct sock_filter``, for this machine's architecture.
+    """Return the seccomp filter as an array of ``struct sock_filter``, for this machine's architecture.
 
     :raises NoFilterError: if libseccomp is not available.
     """
@@ -108,7 +108,7 @@ def program() -> bytes:
 
 
 def hexadecimal() -> str | None:
-    """Return the filter as hexadecimal text; None if it cannot be built on this machine."""
+    """Return the seccomp filter as hexadecimal text; None if it cannot be built on this machine."""
     try:
         return program().hex()
     except NoFilterError:

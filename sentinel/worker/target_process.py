@@ -125,7 +125,7 @@ def _living_sessions() -> frozenset[int]:
 
 
 def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce: str) -> Any:
-    """Run a function in a forked process. Return its answer, or a failure that says how the process ended."""
+    """Run a function in a forked process, and return its answer, or a failure that says how the process ended."""
     read, write = os.pipe()
     gc.freeze()  # a garbage collection in the fork would copy every page with an object
     pid = os.fork()

@@ -64,7 +64,7 @@ PASSED_ON = _OnDevice.__torch_function__.__code__
 
 
 def on_device(device: str) -> AbstractContextManager[object]:
-    """Return the context in which adapters and contracts create tensors on a scenario's device."""
+    """Return a context manager in which adapters and contracts create tensors on a scenario's device."""
     return nullcontext() if device == "cpu" else _OnDevice(device)
 
 

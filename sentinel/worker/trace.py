@@ -55,7 +55,8 @@ class Trace:
             vars(pathlib)["_NormalAccessor"].stat = staticmethod(os.stat)
 
     def questions(self) -> list[str]:
-        """Return all lookups so far. A source file is left out if the lookup of its module is listed."""
+        """Return all recorded lookups of modules, files and folders. A source file is left out if the lookup of its
+        module is listed."""
         questions = set(self._questions)  # another thread may still add lookups
         if EVERYTHING in questions:
             return [EVERYTHING]
@@ -99,7 +100,8 @@ class Trace:
 
 
 def _module_of(path: str) -> str:
-    """Return the path (as in ``m:``) of the module lookup that includes a source file; empty for other files."""
+    """Return the path of a Python file's module, without suffix, as recorded lookups of modules have it; empty for
+    other files."""
     stem = path.removesuffix(".py")
     return stem.removesuffix("/__init__") if stem != path else ""
 
@@ -108,7 +110,7 @@ _TRACE: Trace | None = None
 
 
 def begin(base: str) -> None:
-    """Record the lookups of this process and its forks in the checkout in ``base``."""
+    """Start to record what this process and its forks look up in the checkout at ``base``."""
     global _TRACE
     _TRACE = Trace(base)
     _TRACE.install()
@@ -134,7 +136,7 @@ def paused() -> Iterator[None]:
 
 
 def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Run a probe and return its answer. If lookups are recorded, add them under the key ``asked``."""
+    """Run a probe, and return its answer; if lookups are recorded, the answer has them under the key ``asked``."""
     answer = dict(work())
     if _TRACE is not None:
         answer["asked"] = _TRACE.questions()

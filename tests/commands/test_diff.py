@@ -80,7 +80,7 @@ def test_a_fixed_bug_is_better_with_numbers_and_laws(run_sentinel, tiny, tmp_pat
     file.write_text('{"rows": []}')
     answer = run_sentinel("diff", "tiny", *same, "--save", file, *FEW)
     assert (answer.status, file.read_text()) == (2, '{"rows": []}')
-    assert "has other content, so it was not overwritten; name another file" in answer.err
+    assert "was not written by Sentinel, so it was not overwritten; name another file" in answer.err
 
 
 SHARES = """

@@ -231,8 +231,8 @@ def test_kl_cov_penalises_the_tokens_with_the_largest_covariance(oracle):
 @pytest.mark.parametrize(
     ("algorithm", "given", "why"),
     [
-        ("clip_cov", {}, "unless cov_share is set"),
-        ("kl_cov", {}, "unless cov_share is set"),
+        ("clip_cov", {}, "only if cov_share is set"),
+        ("kl_cov", {}, "only if cov_share is set"),
         ("clip_cov", {"cov_share": 0.25, "cov_low": -3.0}, "drops random tokens"),
         ("clip_cov", {"cov_share": 1.0, "cov_low": 1.0}, "so close to a bound"),
         ("kl_cov", {"cov_share": 0.5, "advantages": [[1.0] * 5]}, "so close to a bound"),

@@ -247,7 +247,7 @@ def test_an_error_about_parameters_names_everything_that_is_missing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss_agg_mode": "tokenmean"}, "no definition of loss_agg_mode='tokenmean' — did you mean 'token-mean'"),
+        ({"loss_agg_mode": "tokenmean"}, "does not define loss_agg_mode='tokenmean' — did you mean 'token-mean'"),
         ({"examples": "many"}, "examples='many': the number of scenarios must be a positive integer"),
     ],
 )
@@ -263,7 +263,7 @@ def test_the_coefficient_of_another_algorithm_is_not_matched():
     assert "beta" not in Check("policy_loss", **PPO).bind(f).names.values()
     assert Check("policy_loss", algorithm="dro").bind(f).names["beta"] == "beta"
     assert Check("policy_loss", beta=0.5, **PPO).choices["kl_coef"] == 0.5
-    with pytest.raises(TypeError, match="has no definition of algorithm='grpo'; it has ppo, gspo"):
+    with pytest.raises(TypeError, match="does not define algorithm='grpo'; it defines ppo, gspo"):
         Check("policy_loss", algorithm="grpo")
 
 

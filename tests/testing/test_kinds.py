@@ -65,5 +65,5 @@ def test_ends_of_episodes_replace_a_mask(form):
 
 
 def test_a_stream_needs_a_parameter_for_the_ends():
-    with pytest.raises(TypeError, match="shapes: gae has no parameter for the ends of episodes"):
+    with pytest.raises(TypeError, match="shapes: gae needs a parameter for the ends of episodes"):
         check_function(gae, "generalised_advantage", shapes={"dones": "tokens"})

@@ -167,7 +167,7 @@ def flag_ends(mask: Any) -> Any:
 
 
 def arguments_of_ends(names: Iterable[str], ends: Any, like: Any) -> dict[str, Any]:
-    """Return the arguments for parameters that are in :data:`ENDS` or :data:`AFTER_ENDS`.
+    """Return the arguments for parameters that mark the ends of episodes (:data:`ENDS`, :data:`AFTER_ENDS`).
 
     :param names: the parameters.
     :param ends: flags that mark the ends of episodes, [batch, tokens] or [tokens].
@@ -304,7 +304,7 @@ def _tensor_of(value: Any) -> Any:
 
 
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an entropy function, and the function named ``log_probs`` of the same module.
+    """Call an entropy function, and the function of the same module with the name ``log_probs``.
 
     The contract observes gradients of both results.
     """
@@ -366,7 +366,9 @@ def read_rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dic
 
 
 def read_coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
-    """Return a KL controller's initial coefficient, and the one after each update with a KL (``argument``)."""
+    """Return a KL controller's coefficient before the first update and after each update.
+
+    :param argument: the parameter of ``update`` for the KL."""
     values = [controller.value]
     for kl in inputs["kls"]:
         controller.update(**{argument: kl, "n_steps": inputs["samples_per_step"]})

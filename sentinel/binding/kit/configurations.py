@@ -29,7 +29,7 @@ def nest_options(options: Mapping[str, Any]) -> Any:
 
 
 def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return those of the options that a class of this version accepts.
+    """Return those options that the framework's class ``kind`` accepts in this version.
 
     :param usual: option -> the value with which newer versions behave like versions without the option.
     :raises AbsentError: if the class lacks an option whose value differs from ``usual``.
@@ -95,7 +95,7 @@ def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
         asyncio.run(generation)
     except EngineRequest as request:
         return request.args[0]
-    raise DriftError("the framework's code returned without a request to the inference engine")
+    raise DriftError("the framework's code returned without sending a request to the inference engine")
 
 
 def parser_options(adds: Callable[[Any], Any], **extra: Any) -> Callable[..., Any]:

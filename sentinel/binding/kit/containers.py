@@ -88,7 +88,8 @@ def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
 
 
 def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
-    """Make rows of these lengths. Each row's number is stored twice: in the tensor ``row`` and the list ``label``."""
+    """Make rows with these numbers of tokens. The number of each row is stored twice: in the tensor ``row`` and the
+    list ``label``."""
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     return {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
 

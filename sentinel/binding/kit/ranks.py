@@ -55,7 +55,6 @@ class _Collectives:
             raise RanksDisagreeError("another rank has failed")
 
     def _pause(self, rank: int) -> None:
-        """Mark this rank as waiting, and let the next rank run."""
         self._ready.discard(rank)
         self._running = min(self._ready, default=None)
 

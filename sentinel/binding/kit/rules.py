@@ -7,7 +7,8 @@ from typing import Any
 
 
 def score_of(answer: Any) -> Any:
-    """Return the score in a reward rule's result: a number, a mapping with ``score``, or a tuple that begins so."""
+    """Return the score in a reward rule's result: a number, a mapping with ``score``, or a tuple whose first item is
+    the score or the mapping."""
     answer = answer["score"] if isinstance(answer, Mapping) else answer
     return answer[0] if isinstance(answer, tuple) else answer
 
