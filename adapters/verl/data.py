@@ -132,9 +132,9 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _draw_after_bootstrap(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw a number from numpy's global generator, without and after a call of verl's bootstrap.
+    """Draw a random number twice with the same seed: without and after a call of verl's bootstrap.
 
-    Both draws use the same seed, so the numbers differ if the bootstrap changes the global generator.
+    The numbers differ if the bootstrap changes numpy's global generator.
     """
     import numpy
 

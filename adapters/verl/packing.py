@@ -42,7 +42,7 @@ def _score_on_ranks(boundary: Any, rows: Any, ranks: int, score: Any, **layout: 
 
 
 def _recompute(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs and entropies of tokens that verl has laid out: their means over all layouts.
+    """Return log-probs and entropies that pass through verl's layouts, averaged over the layouts.
 
     A log-prob is looked up by the id of the next token, and an entropy by the token's row and position id.
     """

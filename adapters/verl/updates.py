@@ -37,7 +37,7 @@ def _prepend_ones(mask: Any) -> Any:
 
 
 def _make_batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a batch of rows with one prompt token and a response. Each token's id is the number of its row."""
+    """Make a batch in which each row has one prompt token and a response. A token's id is the number of its row."""
     mask = inputs["response_mask"]
     rows, tokens = mask.shape
     ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
@@ -348,7 +348,7 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one policy update with verl's PPO loss in the loop of the FSDP engine, one rank after the other."""
+    """Run one policy update: apply verl's PPO loss to each rank's microbatches in the loop of the FSDP engine."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
         raise AbsentError("this version needs flash-attn to pad log-probs (no_padding_2_padding calls pad_input)")
