@@ -351,7 +351,10 @@ _UPDATES = (
 
 
 class _Router:
-    """A stand-in for Megatron's RouterReplay that records the action, the microbatch of its routes, and the number of routed tokens."""
+    """A stand-in for Megatron's RouterReplay.
+
+    It records the action, the microbatch to which its routes belong, and the number of tokens that have routes.
+    """
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
     schedule: _Schedule

@@ -128,8 +128,8 @@ def _penalise_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     controller = kit.stand_in(value=inputs["kl_coef"], update=lambda **_: None)
     rewards = boundary.function(data, controller, "kl")[0].batch["token_level_rewards"]
-    # GRPO and RLOO add up a row's rewards without a mask, so a penalty of a masked token counts. NaN does not
-    # count, because it is an infinite penalty that verl multiplied by the mask.
+    # GRPO and RLOO add up a row's rewards without a mask, so a penalty of a masked token counts. NaN counts
+    # as 0, because verl multiplies by the mask, which turns an infinite penalty into NaN.
     counted = torch.where(mask != 0, 0.0, rewards - inputs["token_level_rewards"]).nan_to_num().sum(-1, keepdim=True)
     rewards = rewards + counted
     return {"returns": rewards, "advantages": rewards}
