@@ -1,7 +1,7 @@
-"""Bindings for SkyRL (NovaSky-AI/SkyRL).
+"""Bindings for SkyRL (https://github.com/NovaSky-AI/SkyRL).
 
-SkyRL's workers need Ray, GPUs and Megatron, which do not affect the results of these boundaries. The boundaries run on
-SkyRL's own configuration, batches and iterators, with the small stand-ins that each binding declares.
+SkyRL's workers need Ray, GPUs and Megatron, which do not affect the results of these boundaries. The boundaries use
+SkyRL's own configuration, batches and iterators, and the small stand-ins that each binding declares.
 """
 
 from __future__ import annotations

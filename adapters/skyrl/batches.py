@@ -24,7 +24,7 @@ _TOKENIZER = StandIn("tokenizer", "only its pad_token_id is read; text that it d
 _LOOP = StandIn("agent_loop", "returns the scenario's responses; the loop has bindings of its own")
 _BAR = StandIn("tqdm", "awaits the tasks without a progress bar")
 
-#: The columns of a response. Its prompt and its loss mask are made by the adapter.
+#: The columns of a response. The adapter adds a prompt and a loss mask.
 _RESPONSE = {
     "layouts": {
         "response": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
@@ -42,25 +42,28 @@ def _prompt(place: int) -> list[int]:
     return [1000 + place] * (1 + place)
 
 
-def _mask(count: int) -> list[int]:
-    """Return a mask that excludes the second token, if the response has two."""
+def _loss_mask(count: int) -> list[int]:
+    """Return a loss mask of ``count`` tokens with 0 for the second token, and 1 for all others."""
     return [int(place != 1) for place in range(count)]
 
 
-def _rollouts(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the samples as a generator's output. The first reward is 0, so a constant is added to each."""
+def _generator_output(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the samples in the format of SkyRL's generator output. Rewards get a constant, because the first is 0."""
     return {
         "prompt_token_ids": [_prompt(place) for place, _ in enumerate(samples)],
         "response_ids": [sample["response"].tolist() for sample in samples],
         "rewards": [float(sample["reward"]) + _MORE for sample in samples],
-        "loss_masks": [_mask(len(sample["response"])) for sample in samples],
+        "loss_masks": [_loss_mask(len(sample["response"])) for sample in samples],
         "rollout_logprobs": [sample["log_probs"].tolist() for sample in samples],
         "stop_reasons": ["length" if place % 2 else "stop" for place, _ in enumerate(samples)],
     }
 
 
-def _listed(told: Mapping[str, Any], like: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the samples of a generator's output. A sample whose other entries differ from ``like`` is empty."""
+def _samples_of(told: Mapping[str, Any], like: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Convert SkyRL's generator output back to samples.
+
+    A sample is empty if its prompt, loss mask or stop reason differs from that in ``like``.
+    """
     same = ("prompt_token_ids", "loss_masks", "stop_reasons")
     count = len(told["response_ids"])
     return [
@@ -75,24 +78,27 @@ def _listed(told: Mapping[str, Any], like: Mapping[str, Any]) -> list[dict[str, 
     ]
 
 
-def _padded(row: int, ids: Any, there: Any, answered: Any, rewards: Any, mask: Any, log_probs: Any) -> dict[str, Any]:
-    """Return the response, log-probs and reward of a row that is padded on the left; empty if a column is misplaced."""
+def _read_row(row: int, ids: Any, there: Any, answered: Any, rewards: Any, mask: Any, log_probs: Any) -> dict[str, Any]:
+    """Return the response, log-probs and reward of a left-padded row, or an empty dict if a column is misaligned."""
     count = int(answered.sum())
     first, start = len(answered) - count, len(ids) - count
     fits = [
         bool(answered[first:].all()) and not mask[:first].any() and not rewards[:-1].any(),
         ids[there.bool()][: -count or None].tolist() == _prompt(row) and int(there.sum()) == count + len(_prompt(row)),
-        mask[first:].tolist() == _mask(count) and bool((ids[~there.bool()] == _PAD).all()),
+        mask[first:].tolist() == _loss_mask(count) and bool((ids[~there.bool()] == _PAD).all()),
         not log_probs[:first].any(),
     ]
     columns = {"response": ids[start:], "log_probs": log_probs[first:], "reward": rewards[-1] - _MORE}
     return columns if all(fits) else {}
 
 
-def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let SkyRL run an agent loop for each prompt and join the results. The loop returns the scenario's response."""
+def _generate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Generate a batch with SkyRL and a stand-in agent loop, which returns the scenario's responses.
+
+    Return no samples if SkyRL called the loop with wrong arguments.
+    """
     samples = inputs["samples"]
-    given, asked = _rollouts(samples), list[Any]()
+    given, asked = _generator_output(samples), list[Any]()
 
     async def loop(prompt: Any, env_class: Any, extras: Any, *limits: Any, **more: Any) -> Any:
         row = int(prompt[0]["content"])
@@ -131,16 +137,16 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with kit.swap(boundary.module, "tqdm", bar):
         told = kit.run_async(boundary.function(made, request))
     own = [(row, _ENVIRONMENTS[row % 2], {"row": row}, (100, 1000), request["sampling_params"]) for row in range(count)]
-    return {"samples": _listed(told, given) if sorted(asked, key=lambda one: one[0]) == own else []}
+    return {"samples": _samples_of(told, given) if sorted(asked, key=lambda one: one[0]) == own else []}
 
 
-def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a training batch of groups of one response, one of which was generated by an older policy.
+def _make_training_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a training batch from groups of one response. Each comes from an older policy than the one before.
 
-    A further group was dropped, so only metrics have it.
+    One more group was dropped. It appears only in metrics.
     """
     samples = inputs["samples"]
-    given, count = _rollouts(samples), len(samples)
+    given, count = _generator_output(samples), len(samples)
     sizes = {"trainer.train_batch_size": count, "trainer.policy_mini_batch_size": count}
     made = kit.make_unbuilt(
         boundary.owner,
@@ -167,26 +173,26 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     batch = boundary.function(made, [group(row, row) for row in range(count)], [group(0, count)])
     names = ("sequences", "attention_mask", "response_mask", "rewards", "loss_mask", "rollout_logprobs")
-    return {"samples": [_padded(row, *(batch[name][row] for name in names)) for row in range(count)]}
+    return {"samples": [_read_row(row, *(batch[name][row] for name in names)) for row in range(count)]}
 
 
-def _made_tensors(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _make_tensors(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     samples = inputs["samples"]
-    given = _rollouts(samples)
+    given = _generator_output(samples)
     lists = [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(given["response_ids"], given["rewards"])]
     tokens = (given["prompt_token_ids"], given["response_ids"], lists, given["loss_masks"], given["rollout_logprobs"])
     columns = boundary.function(_PAD, *tokens)[:6]
-    return {"samples": [_padded(row, *(column[row] for column in columns)) for row in range(len(samples))]}
+    return {"samples": [_read_row(row, *(column[row] for column in columns)) for row in range(len(samples))]}
 
 
-def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_turns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the turns of a trajectory with SkyRL, and read each turn from the merged response.
 
-    Before turn n, counted from 0, the environment adds n tokens. Only the last turn's reward stays, so the rewards of
-    the others come from the scenario.
+    Before turn n, counted from 0, the environment adds n tokens. SkyRL keeps only the last turn's reward, so the
+    scenario's rewards are returned for all turns.
     """
     samples = inputs["samples"]
-    given, count = _rollouts(samples), len(samples)
+    given, count = _generator_output(samples), len(samples)
     held, heard = [5, 6], [[2000 + place] * place for place in range(count)]
     for place, ids in enumerate(given["response_ids"]):
         given["prompt_token_ids"][place] = held = held + heard[place]
@@ -201,21 +207,21 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         end = start + place
         silent = ids[start:end] == heard[place] and not any([*mask[start:end], *logs[start:end]])
         start, end = end, end + len(sample["response"])
-        fits = whole and silent and mask[start:end] == _mask(end - start)
+        fits = whole and silent and mask[start:end] == _loss_mask(end - start)
         columns = {"response": torch.tensor(ids[start:end]), "log_probs": torch.tensor(logs[start:end])}
         found.append({**columns, "reward": sample["reward"]} if fits else {})
         start = end
     return {"samples": found if start == len(ids) else []}
 
 
-def _binned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _pack_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Pack rows with SkyRL's collator for two ranks, and read each row at the offsets that SkyRL returns.
 
-    Segments are padded to a multiple of four tokens. Each row begins with one more token, its prompt.
+    Segments are padded to a multiple of four tokens. Each row begins with one prompt token.
     """
     samples = inputs["samples"]
     rows = [[9, *sample["tokens"].tolist()] for sample in samples]
-    masks = [_mask(len(row) - 1) for row in rows]
+    masks = [_loss_mask(len(row) - 1) for row in rows]
     examples = [
         {"input_ids": row, "loss_mask": mask, "attention_mask": [1] * len(row), "num_actions": len(mask)}
         for row, mask in zip(rows, masks)
@@ -246,10 +252,10 @@ def _binned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _BINS = ("sequences", "attention_mask", "loss_mask", "sub_seq_lengths")
 
 
-def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return SkyRL's pass@k and mean score of the data set ``own``.
+def _report_pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pass@k and the mean score that SkyRL reports for the data set ``own``.
 
-    The data set ``other`` has the opposite rewards, so that mixing the two is noticed.
+    The data set ``other`` has the opposite rewards, so the result changes if SkyRL mixes the two.
     """
     right, count = inputs["right"], len(inputs["right"][0])
     rows = [(name, place, value) for place, own in enumerate(right) for value in own for name in ("own", "other")]
@@ -262,18 +268,18 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BINDINGS = (
     Binding(
-        f"{_GENERATOR}.generate", "collation", call=_generated, fixed=_RESPONSE,
+        f"{_GENERATOR}.generate", "collation", call=_generate, fixed=_RESPONSE,
         stand_ins=(StandIn("self", "the real constructor needs a tokenizer and an engine"), _LOOP, _BAR),
         requires=(f"{_GENERATOR}.generate(disable_tqdm)",),
     ),
     Binding(
-        _GROUPS, "collation", requires=(f"{_GROUPS}(dropped_groups)",), call=_concatenated,
+        _GROUPS, "collation", requires=(f"{_GROUPS}(dropped_groups)",), call=_make_training_batch,
         fixed=_RESPONSE, imports=CONFIGURED, stand_ins=(GYM, _TRAINER, _TOKENIZER),
     ),
     Binding(
-        _PADDING, "collation", call=_made_tensors, fixed=_RESPONSE, requires=(f"{_PADDING}(pad_token_id)",),
+        _PADDING, "collation", call=_make_tensors, fixed=_RESPONSE, requires=(f"{_PADDING}(pad_token_id)",),
     ),
-    Binding(f"{_OUTPUTS}._merge_single_trajectory", "collation", call=_merged, fixed=_RESPONSE),
-    Binding(_COLLATOR, "collation", call=_binned, fixed=_TOKENS, stand_ins=(_TOKENIZER,)),
-    Binding(f"{_REPORTS}.calculate_per_dataset_metrics", "pass_at_k", call=_passed, accepts={"of": ("all",)}),
+    Binding(f"{_OUTPUTS}._merge_single_trajectory", "collation", call=_merge_turns, fixed=_RESPONSE),
+    Binding(_COLLATOR, "collation", call=_pack_rows, fixed=_TOKENS, stand_ins=(_TOKENIZER,)),
+    Binding(f"{_REPORTS}.calculate_per_dataset_metrics", "pass_at_k", call=_report_pass_at_k, accepts={"of": ("all",)}),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bindings for SkyRL's batch container for a training step."""
+"""Bindings for ``TensorBatch``, the container of SkyRL's training batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYOUT: Mapping[str, Any] = {
 _IMAGES: Mapping[str, Any] = {**LAYOUT, "pixel_values": {"kind": "ragged", "shape": [2]}}
 
 
-def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+def _make_batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     module = boundary.module
     lists = {name: module.TensorList(list(field)) for name, field in fields.items() if isinstance(field, list)}
     batch = module.TrainingInputBatch({**fields, **lists})
@@ -40,12 +40,14 @@ def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
     return fields, batch.metadata
 
 
-BATCHES = Container(_batch, _read)
+BATCHES = Container(_make_batch, _read)
 
 
 def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
-    """Bind an operation on a batch twice: the current method, and an older method that accepts fewer kinds of
-    columns."""
+    """Bind a method of TensorBatch in the current package, and again in the former package ``skyrl_train``.
+
+    Only the current TensorBatch supports lists of tensors.
+    """
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
         BATCHES.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),
@@ -53,12 +55,11 @@ def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
     )
 
 
-def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+def _shorten(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
     return [boundary.function(batch, 0, len(batch) - inputs["count"])]
 
 
-def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad a batch by two rows with SkyRL's function."""
+def _pad_with_two_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     real = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     padded = boundary.function(real, 2)
     made = {name: field[len(real) :] for name, field in padded.items() if field is not None}
@@ -66,10 +67,10 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    *_surgery("chunk", "split", kit.cut_parts), *_surgery("cat", "join", partial(kit.join_parts, _batch)),
-    *_surgery("slice", "shorten", _shortened),
+    *_surgery("chunk", "split", kit.cut_parts), *_surgery("cat", "join", partial(kit.join_parts, _make_batch)),
+    *_surgery("slice", "shorten", _shorten),
     Binding(
-        f"{BATCH}.pad_training_input_batch", "batch_surgery", call=_padded, imports=(BATCH,),
+        f"{BATCH}.pad_training_input_batch", "batch_surgery", call=_pad_with_two_rows, imports=(BATCH,),
         requires=(f"{BATCH}.pad_training_input_batch",), fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bindings for SkyRL's driver, and for the data that it passes to workers."""
+"""Bindings for SkyRL's driver, and for the training batches that the driver passes to workers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
     unknown = inputs["optional_fields"].keys() - boundary.imported[BATCH].TrainingInput.__annotations__.keys()
     if unknown:
-        raise DriftError(f"not in this version: training batches with {', '.join(sorted(unknown))}")
+        raise DriftError(f"this version's TrainingInput has no field {', '.join(sorted(unknown))}")
     batch = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     iterator = boundary.owner(batch, inputs["max_tokens_per_microbatch"])
     padding = boundary.invoke({}, iterator)
@@ -70,7 +70,7 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let SkyRL validate a configuration. Return whether SkyRL accepts it, and the ``watched`` options afterwards."""
+    """Validate a configuration with SkyRL. Return whether it is accepted, and the values of ``watched`` options."""
     configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))
@@ -106,7 +106,7 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     batch, refusal = refused(lambda: boundary.invoke({}, trainer, rollouts, [str(row) for row in range(rows)]))
     if batch is not None and "rollout_logprobs" not in batch:
-        raise AbsentError("not in this version: a training batch with rollout log-probs")
+        raise AbsentError("this version's training batches have no rollout log-probs")
     return {"refusal": refusal, "rollout_log_probs": None if batch is None else batch["rollout_logprobs"]}
 
 
@@ -151,7 +151,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _SCHEDULES = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)
 
 
-def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _report_pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     right = inputs["right"]
     rewards = [float(value) for responses in right for value in responses]
     uids = [str(place) for place, responses in enumerate(right) for _ in responses]
@@ -164,7 +164,7 @@ _REPORTS = (
     Binding(
         "skyrl.train.generators.utils.get_metrics_from_generator_output",
         "pass_at_k",
-        call=_passed,
+        call=_report_pass_at_k,
         accepts={"of": ("all",)},
     ),
 )

@@ -24,20 +24,20 @@ _FLOATS, _ROWS, _SINGLE = ("float32", "float64"), ("full", "right"), ("float32",
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs, and the entropy that SkyRL computes in chunks of two tokens."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
+    # in chunks of two tokens
     return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"].log_softmax(-1), False, 2)}
 
 
 def _on_shards(call: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs that two ranks compute together. Each rank has a part of the vocabulary.
+    """Return log-probs that two simulated ranks compute, each with half of the vocabulary.
 
-    All ranks return the same values. Gradients are computed on the ranks, because the backward pass may need
+    Both ranks return the same values. Gradients are computed on the ranks, because the backward pass may need
     collectives.
     """
     logits, cut = inputs["logits"], (inputs["logits"].shape[-1] + 1) // 2
     if logits.shape[-1] < 2:
-        raise AbsentError("each of two ranks needs a part of the vocabulary, which has only one token")
+        raise AbsentError("the scenario's vocabulary has only one token; two ranks need one token each")
     ends = ((0, cut), (cut, logits.shape[-1]))
 
     def work(rank: int) -> tuple[Any, Any]:
@@ -50,16 +50,14 @@ def _on_shards(call: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any
     return {"log_probs": told + (slopes * (logits - logits.detach())).sum(-1), "entropy": None}
 
 
-def _shifted(boundary: Any, logits: Any, ids: Any, start: int, end: int) -> Any:
-    """Call a SkyRL function that shifts the ids itself. The adapter adds one prompt token before the ids."""
+def _call_shifting(boundary: Any, logits: Any, ids: Any, start: int, end: int) -> Any:
+    # The function shifts the ids itself, so a prompt token precedes them.
     pad = torch.nn.functional.pad
     return boundary.function(pad(logits, (0, 0, 0, 1)), pad(ids, (1, 0)), start, end, None)
 
 
-def _drafted(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """Return the divergence of a draft model: the cross-entropy minus the teacher's entropy, which does not depend
-    on the student.
-    """
+def _draft_divergence(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    """Return the divergence of a draft model: SkyRL's cross-entropy minus the entropy of the teacher."""
     mask, count = inputs["response_mask"], inputs["batch_num_tokens"]
     valid, total = mask != 0, None if count is None else torch.tensor(float(count))
     student, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
@@ -72,12 +70,12 @@ def _drafted(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[s
 
 
 def _of_all_words(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return _drafted(boundary, inputs, k=inputs["logits"].shape[-1])
+    return _draft_divergence(boundary, inputs, k=inputs["logits"].shape[-1])
 
 
-def _meaned(reduces: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of losses. The adapter sets masked losses to 0, because they must be finite."""
+def _average(reduces: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask, count = inputs["response_mask"], inputs["batch_num_tokens"]
+    # Masked losses are set to 0, because they must be finite.
     losses = torch.where(mask != 0, inputs["loss_mat"], 0.0)
     return {
         "loss": reduces(boundary, losses, mask.to(losses.dtype), None if count is None else torch.tensor(float(count)))
@@ -92,7 +90,7 @@ def _logits(path: str, call: Callable[..., Any], **more: Any) -> Binding:
 _MEAN = {name: value for name, value in aggregated("token-mean").items() if name != "batch_num_tokens"}
 _LOSSES = (
     _logits(f"{TORCH}.chunked_cross_entropy_from_log_probs", _entropy, fixed={"with_entropy": True}, dtypes=_FLOATS),
-    _logits(f"{_MODEL}.from_parallel_logits_to_logprobs", partial(_on_shards, _shifted), stand_ins=(RANKS,)),
+    _logits(f"{_MODEL}.from_parallel_logits_to_logprobs", partial(_on_shards, _call_shifting), stand_ins=(RANKS,)),
     *(
         _logits(
             f"{_MODEL}.{name}.{method}",
@@ -107,11 +105,11 @@ _LOSSES = (
             f"{_DRAFT}.{name}", "distillation_loss", call=call, fixed={"beta": 0.0, "temperature": 1.0},
             accepts={"response_mask": _ROWS}, dtypes=_SINGLE,
         )
-        for name, call in (("draft_soft_ce", _drafted), ("draft_soft_ce_topk", _of_all_words))
+        for name, call in (("draft_soft_ce", _draft_divergence), ("draft_soft_ce_topk", _of_all_words))
     ),
     *(
         Binding(
-            f"{_DRAFT}.{name}", "loss_aggregation", call=partial(_meaned, reduces), fixed={**_MEAN, "weights": None},
+            f"{_DRAFT}.{name}", "loss_aggregation", call=partial(_average, reduces), fixed={**_MEAN, "weights": None},
             dtypes=_SINGLE,
         )
         for name, reduces in (
@@ -133,15 +131,14 @@ def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"mean": boundary.function({"score": [value for part in inputs["parts"] for value in part]})["score"]}
 
 
-def _of_episodes(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean that SkyRL reports for a metric that only some episodes have."""
+def _average_episodes(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return SkyRL's mean of a metric that only some episodes have, or NaN if SkyRL does not report the metric."""
     values = [value for part in inputs["parts"] for value in part]
     told = boundary.function([{"name": "text"} if value is None else {"score": value} for value in values])
     return {"mean": told.get("score", float("nan"))}
 
 
-def _on_last_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards of single-turn responses."""
+def _token_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     generator, mask = kit.make_unbuilt(boundary.owner, custom_chat_template=None), inputs["response_mask"] != 0
     rows = []
     for row, reward in zip(mask, inputs["rewards"].tolist()):
@@ -159,14 +156,14 @@ _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _REWARDS = (
     Binding(f"{WORKER_UTILS}.reduce_metrics", "mean_of_parts", call=_reduced, fixed={"missing": False}),
     *(
-        Binding(path, "mean_of_parts", call=_of_episodes)
+        Binding(path, "mean_of_parts", call=_average_episodes)
         for path in (
             "skyrl_gym.metrics.default_aggregate_metrics", f"{_GYM}.base_text_env.BaseTextEnv.aggregate_metrics",
         )
     ),
     Binding(
         "skyrl.train.generators.skyrl_gym_generator.SkyRLGymGenerator._build_per_token_rewards", "token_reward",
-        call=_on_last_tokens, fixed={"score_as": None}, accepts={"response_mask": _ROWS}, dtypes=_SINGLE,
+        call=_token_rewards, fixed={"score_as": None}, accepts={"response_mask": _ROWS}, dtypes=_SINGLE,
     ),
     rule_reward(f"{_GYM}.aime.utils.normalize_final_answer", "bare", notations="minerva", call=kit.apply_normaliser),
     rule_reward(f"{_GYM}.aime.utils.is_correct_minerva", *_LINES, notations="minerva"),
@@ -180,10 +177,8 @@ _REWARDS = (
 # -- padding, packing, batches -----------------------------------------------------------------------------------------
 
 
-def _without_left_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the left padding of rows with SkyRL's function, or, if the boundary restores padding, remove and restore
-    it. Return the rows.
-    """
+def _remove_left_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove the left padding of rows with SkyRL. If the boundary is ``recover_left_padding``, also restore it."""
     ids, mask = kit.lay_out([sample["tokens"] for sample in inputs["samples"]], left=True)
     mask = mask.bool()
     with kit.swap(boundary.module, "mpu", kit.make_single_rank_mpu()):
@@ -193,8 +188,7 @@ def _without_left_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     return {"samples": [{"tokens": row[kept]} for row, kept in zip(moved, there)]}
 
 
-def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows with SkyRL. Each row has more ids than mask values."""
+def _collate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = [
         {
             "input_ids": sample["input_ids"].tolist(), "loss_mask": (sample["loss_mask"] + 1000).tolist(),
@@ -208,7 +202,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [dict(zip(("input_ids", "loss_mask"), pair)) for pair in zip(ids, masks)]}
 
 
-def _binned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _pack_bins(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     packer = boundary.owner(inputs["max_tokens_per_microbatch"])
     return {"parts": boundary.function(packer, kit.lengths_of(inputs))}
 
@@ -235,8 +229,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[
     return [boundary.function(batch, [*batch], [*batch.metadata])]
 
 
-def _sliced_output(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries that SkyRL selects from a generator's output."""
+def _select_entries(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     columns = {"response_ids": "tokens", "rewards": "number", "loss_masks": "flags", "stop_reasons": "label"}
     lists = {theirs: list(inputs["fields"][ours]) for theirs, ours in columns.items()}
     told = boundary.function(
@@ -255,17 +248,17 @@ _ONE = {"count": 1, "layouts": LAYOUT}
 _BATCHES = (
     *(
         Binding(
-            f"{_MEGATRON}.{name}", "collation", call=_without_left_padding, fixed={"layouts": {"tokens": _TOKENS}},
+            f"{_MEGATRON}.{name}", "collation", call=_remove_left_padding, fixed={"layouts": {"tokens": _TOKENS}},
             stand_ins=(MPU,),
         )
         for name in ("remove_left_padding", "recover_left_padding")
     ),
     Binding(
-        "skyrl.train.sft_trainer.collate_sft_batch", "collation", call=_collated,
+        "skyrl.train.sft_trainer.collate_sft_batch", "collation", call=_collate,
         fixed={"layouts": {"input_ids": _TOKENS, "loss_mask": _TOKENS}},
     ),
     *(
-        microbatch_packing(f"skyrl.train.dataset.bin_packing.{name}._pack_implementation", _binned)
+        microbatch_packing(f"skyrl.train.dataset.bin_packing.{name}._pack_implementation", _pack_bins)
         for name in ("FirstFitDecreasing", "Balanced")
     ),
     Binding(
@@ -288,7 +281,7 @@ _BATCHES = (
     ),
     BATCHES.surgery(f"{BATCH}.TensorBatch.select", "cut", _selected, fixed=_ONE, accepts={"remainder": (0,)}),
     Binding(
-        "skyrl.train.generators.utils.slice_generator_output", "row_surgery", call=_sliced_output,
+        "skyrl.train.generators.utils.slice_generator_output", "row_surgery", call=_select_entries,
         fixed={"surgery": "reorder", "layouts": {name: LAYOUTS[name] for name in _ENTRIES}},
         stand_ins=(StandIn("output", "lists with one entry per response, as in a generator's output"),),
     ),

@@ -1,4 +1,4 @@
-"""Bindings for SkyRL's policy losses and their metrics, and the call of its critic loss."""
+"""Bindings for SkyRL's policy losses and their metrics, and the function that calls SkyRL's critic loss."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAFELY = (
 )
 
 
-def _policy_loss(
+def _call_policy_loss(
     knobs: Mapping[str, str],
     settings: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     behaviour: bool,
@@ -36,8 +36,8 @@ def _policy_loss(
 
     :param knobs: contract input -> option of the algorithm's configuration.
     :param settings: returns further options for a scenario.
-    :param behaviour: if True, the loss takes its ratio relative to the rollout's log-probs, so the scenario's old
-        log-probs are passed as those of the rollout.
+    :param behaviour: True if the ratio of the loss is relative to the rollout's log-probs. Then the scenario's old
+        log-probs are passed as the rollout's log-probs.
     """
     options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
@@ -49,7 +49,7 @@ def _policy_loss(
     if "safe_exp_delta" in reads and inputs["log_ratio_clamp"] is None:
         log_ratio = inputs["log_probs"] - inputs["old_log_probs"]
         if (log_ratio[inputs["response_mask"] != 0].abs() > 20).any():
-            raise AbsentError("not in this version: log-ratios beyond 20, which this version clamps")
+            raise AbsentError("the scenario has a log-ratio outside [-20, 20], which this version clamps")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
     # Older versions return the clip fraction itself instead of a mapping.
@@ -57,7 +57,7 @@ def _policy_loss(
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 
 
-def _nothing(inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _no_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
@@ -78,16 +78,16 @@ def _policy(
     algorithm: str | tuple[str, ...],
     knobs: Mapping[str, str],
     *dialects: Dialect,
-    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _nothing,
+    settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _no_options,
     behaviour: bool = False,
     fixed: Mapping[str, Any] = {},
 ) -> Binding:
     """Bind one of SkyRL's policy losses.
 
-    :param knobs, settings, behaviour: as in :func:`_policy_loss`.
+    :param knobs, settings, behaviour: as in :func:`_call_policy_loss`.
     :param fixed: the oracle's inputs that correspond to the options of ``settings``.
     """
-    call = partial(_policy_loss, dict(knobs), settings, behaviour)
+    call = partial(_call_policy_loss, dict(knobs), settings, behaviour)
     path, summed = f"{PPO}.{function}", "token-sum"
     return policy_loss(path, call, algorithm, [*knobs], *dialects, mode=summed, fixed=fixed, imports=(CONFIG,))
 
@@ -103,10 +103,10 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"dppo.dppo_type": _DIVERGENCES[inputs["algorithm"]]}
 
 
-def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return CISPO's metrics of the largest and the smallest ratio.
+def _report_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the largest and the smallest ratio that SkyRL's CISPO reports.
 
-    With the bounds chosen here, the metrics would differ if SkyRL computed them after clamping the ratios.
+    With these clip bounds, both would differ if SkyRL measured the ratios after clamping them.
     """
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
@@ -114,9 +114,10 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: metrics[f"cispo/{name}"] for name in ("ratio_max", "ratio_min")}
 
 
-def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the samples of prompts with SkyRL. Return whether samples share their extras, which an environment may
-    change, with each other or with their prompt.
+def _find_shared_state(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy each prompt into several samples with SkyRL.
+
+    Return whether samples share ``env_extras``, which an environment may change, with each other or with the prompt.
     """
     arguments = inputs["arguments"]
     rows: list[dict[str, Any]] = [
@@ -145,13 +146,13 @@ CALLS = (
     Binding(
         f"{PPO}.compute_policy_loss_cispo",
         "ratio_report",
-        call=_cispo_ratios,
+        call=_report_ratios,
         imports=(CONFIG,),
         requires=("skyrl.train.config.CISPOConfig.cispo_anchor",),
         dtypes=("float32",),  # only float32, because safe_exp_delta computes every exponential in it
         dialects=SAFELY[:1],
     ),
-    Binding("skyrl.train.generators.utils.prepare_generator_input", "call", call=_samples_of_a_prompt),
+    Binding("skyrl.train.generators.utils.prepare_generator_input", "call", call=_find_shared_state),
 )
 
 POLICY_LOSSES = (

@@ -21,8 +21,8 @@ _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
-def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards that SkyRL's trainer makes from the generator's rewards."""
+def _token_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the token rewards that SkyRL's trainer computes from one reward per response."""
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
     generator = kit.stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
@@ -41,8 +41,7 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     answer = boundary.function(trainer, output, [str(row) for row in range(rows)])
-    # Since April 2026, the method returns a tuple: it may merge rows, so it also returns the uids of the remaining
-    # ones.
+    # Since April 2026, the method may merge rows, and returns a tuple: the output, and the uids of the remaining rows.
     kept = answer[0] if isinstance(answer, tuple) else answer
     width = mask.shape[1]
     rewards = [row + [0.0] * (width - len(row)) for row in kept["rewards"]]
@@ -51,7 +50,7 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _REWARDS = (
     Binding(
-        "skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output", "token_reward", call=_laid,
+        "skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output", "token_reward", call=_token_rewards,
         stand_ins=(_TRAINER,), fixed={"score_as": None}, accepts={"response_mask": ("full", "right")},
     ),
     rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES, notations="numbers"),
@@ -73,10 +72,10 @@ _SAMPLING = "train.utils.trainer_utils"
 _GENERATORS = "train.generators.utils"
 
 
-def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the responses that SkyRL's dynamic sampling keeps.
 
-    The requested batch is larger than any scenario, so that SkyRL cuts nothing off to fit it.
+    The requested batch is larger than any scenario, so that SkyRL does not drop responses to fit it.
     """
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
@@ -98,17 +97,14 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"numbers": [row for (row,) in collected["response_ids"]], "rewards": collected["rewards"]}
 
 
-def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows that SkyRL's filter keeps: those of groups in which rewards differ."""
+def _filter_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     numbers = boundary.invoke({}, rewards, labels, loss_masks=[[1]] * len(labels))
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
-def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of the tokens that SkyRL keeps if it filters truncated responses. In this scenario, a response
-    is truncated if it fills its row.
-    """
+def _filter_truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss mask after SkyRL's filter of truncated responses. A response is truncated if it fills its row."""
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]
     full = [len(row) == mask.shape[1] for row in rows]
@@ -132,12 +128,12 @@ def _alone(line: int) -> Dialect:
 
 _FILTERS = (
     Binding(
-        f"skyrl.{_SAMPLING}.handle_filter_sampling", "group_filter", call=_sampled, fixed={"group_layout": "equal"},
+        f"skyrl.{_SAMPLING}.handle_filter_sampling", "group_filter", call=_sample, fixed={"group_layout": "equal"},
         dialects=(_alone(556),),
     ),
-    Binding(f"skyrl.{_SAMPLING}.zero_variance_filter", "group_filter", call=_without_variance, dialects=(_alone(663),)),
+    Binding(f"skyrl.{_SAMPLING}.zero_variance_filter", "group_filter", call=_filter_groups, dialects=(_alone(663),)),
     Binding(
-        f"skyrl.{_GENERATORS}.apply_overlong_filtering", "overlong_filter", call=_not_cut_off,
+        f"skyrl.{_GENERATORS}.apply_overlong_filtering", "overlong_filter", call=_filter_truncated,
         accepts={"response_mask": ("full", "right")},
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bindings for SkyRL's generator, with an inference engine and an environment that follow the scenario."""
+"""Bindings for SkyRL's rollout generator. A stand-in engine and environment return the scenario's tokens and texts."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _EOS, _SAID, _HEARD = 2, 20, 30
 
 
 class _Gym:
-    """The base of the stand-in environments. Subclasses define ``heard``."""
+    """The base class of stand-in environments. Subclasses define ``heard``."""
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
         return prompt, {}
 
     def heard(self) -> tuple[list[Any], bool]:
-        """Return the environment's next message, and whether the episode has ended."""
+        """Return the environment's next messages, and whether the episode has ended."""
         raise NotImplementedError
 
     def step(self, output: str) -> dict[str, Any]:
@@ -75,13 +75,13 @@ class _Environment(_Gym):
 
 @dataclass
 class _Sampling(dict[str, Any]):
-    """Sampling parameters without entries. Older code reads them as a mapping, and newer code as a record."""
+    """Sampling parameters that older code reads as an empty mapping, and newer code as a record."""
 
     logprobs: int | None = None
 
 
 class _Engine:
-    """A stand-in engine. Its responses are as long as the scenario requires and end with EOS."""
+    """A stand-in engine whose responses are as long as the scenario requires, and end with EOS."""
 
     def __init__(self, lengths: list[list[int]]) -> None:
         self._said = list(lengths)
@@ -96,7 +96,7 @@ class _Engine:
 
 
 class _Tokenizer:
-    """A stand-in tokenizer. Each letter is a token, and a chat is the sequence of its messages."""
+    """A stand-in tokenizer for which each letter is a token, and a chat is the concatenation of its messages."""
 
     eos_token, eos_token_id = "$", _EOS
     pad_token_id = 0
@@ -119,8 +119,8 @@ class _Tokenizer:
 _SFT, _AFTER_STOP = "skyrl.train.sft_trainer", "append_eos_token_after_stop_str_in_multi_turn"
 
 
-def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask that SkyRL computes for a chat, collated as a batch of one row."""
+def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the token ids and the loss mask that SkyRL computes for a chat, after collation as a single row."""
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
@@ -134,7 +134,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     return {"token_ids": ids, "loss_mask": [0] * (len(ids) - len(mask)) + mask.tolist()}
 
 
-def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
+def _make_settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
     off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
     return kind(
         max_turns=turns,
@@ -146,8 +146,8 @@ def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: 
     )
 
 
-def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, batched: bool = False) -> Any:
-    settings = _settings(kit.stand_in, turns, conversation, _Sampling(), batched=batched)
+def _make_generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, batched: bool = False) -> Any:
+    settings = _make_settings(kit.stand_in, turns, conversation, _Sampling(), batched=batched)
     base = [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]
     return kit.make_unbuilt(
         boundary.owner,
@@ -167,21 +167,21 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
     )
 
 
-def _gym(boundary: Any, *heard_and_rewards: Any) -> AbstractContextManager[Any]:
+def _use_environment(boundary: Any, *heard_and_rewards: Any) -> AbstractContextManager[Any]:
     return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(*heard_and_rewards))
 
 
 _PROMPT = [{"role": "user", "content": "xx"}]
 
 
-def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode with SkyRL's generator: a chat if there are several turns, otherwise plain text."""
+def _run_episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one episode of SkyRL's agent loop with the scenario's responses, messages and rewards."""
     keeps_limit = "max_response_tokens" in kit.source_of(boundary.function)
     if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
-        raise AbsentError("not in this version: a length limit in the agent loop; the engine applies the limit")
+        raise AbsentError("this version's agent loop has no length limit; the engine limits responses instead")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
-    generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
-    with _gym(boundary, inputs["heard"], inputs["rewards"]):
+    generator = _make_generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
+    with _use_environment(boundary, inputs["heard"], inputs["rewards"]):
         answer = asyncio.run(boundary.function(generator, list(_PROMPT), "env", {}, inputs["max_tokens"], 1000))
     if isinstance(answer, tuple):  # older loops return (response, reward, stop reason, loss mask, prompt)
         _, reward, reason, mask, *_ = answer
@@ -190,12 +190,12 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss_mask": mask, "cut": reason == "length", "reward": reward}
 
 
-def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lengths of the responses that SkyRL generates as a batch, and the lengths in its metrics."""
+def _generate_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Generate a batch with SkyRL. Return the lengths of the responses, and the lengths that SkyRL reports."""
     generated = inputs["arguments"]["generated"]
     rows = len(generated)
-    generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
-    with _gym(boundary, [0]):
+    generator = _make_generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
+    with _use_environment(boundary, [0]):
         answer = asyncio.run(
             boundary.function(
                 generator,
@@ -213,7 +213,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OfTable(_Gym):
-    """A stand-in for both the engine and the environment, which returns the scenario's tokens and messages."""
+    """A stand-in engine and environment in one. It returns the scenario's tokens and messages."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self.table, self.truths, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
@@ -248,14 +248,14 @@ class _Options(_Sampling):
     stop: Any = None
 
 
-def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a rollout with SkyRL's generator, which is built with its own constructor.
+def _run_rollout(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one rollout with SkyRL's generator, made by its real constructor.
 
     If an answer has no end token, a stop string ends it.
     """
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
     own = {"chat_template": kit.Named(source="name", name_or_path=None), _AFTER_STOP: True}
-    settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
+    settings = _make_settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
     policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # only in some versions
     made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
     if inputs["heard_as"] == "again":  # as if the user had set a chat template
@@ -271,7 +271,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         answer = kit.stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})
     return {
         **{name: getattr(answer, name) for name in ("prompt_ids", "response_ids", "loss_mask")},
-        "log_probs": answer.rollout_logprobs or None,  # older versions do not return them
+        "log_probs": answer.rollout_logprobs or None,  # older versions return no log-probs
         "cut": answer.stop_reason == "length",
         "row": engine.truths,
         "engine": engine.table,
@@ -329,7 +329,7 @@ _STAND_INS = (
 _OPTIONS = kit.fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
 
 
-def _asked(boundary: Any, config: Any) -> dict[str, Any]:
+def _make_request(boundary: Any, config: Any) -> dict[str, Any]:
     # The function always sets min_tokens to 1, which no option controls, so it is set back to 0.
     return {**boundary.function("vllm", config), "min_tokens": 0}
 
@@ -338,11 +338,11 @@ BINDINGS = (
     sampling_request(
         "skyrl.backends.skyrl_train.inference_servers.engine_utils.get_sampling_params_for_backend",
         f"{CONFIG}.SamplingParams",  # absent before February 2026
-        _asked, _OPTIONS,
+        _make_request, _OPTIONS,
         formerly=("skyrl.backends.skyrl_train.inference_engines.utils.get_sampling_params_for_backend",),
     ),
     Binding(
-        f"{_SFT}.tokenize_chat_example", "trained_tokens", call=_trained_of_a_chat,
+        f"{_SFT}.tokenize_chat_example", "trained_tokens", call=_trained_tokens,
         requires=(f"{_SFT}.tokenize_chat_example(train_on_what)", f"{_SFT}.collate_sft_batch"), stand_ins=(WORDS,),
         dialects=(
             Dialect(
@@ -352,12 +352,12 @@ BINDINGS = (
         ),
     ),
     Binding(
-        f"{_NOW}.agent_loop", "rollout_episode", call=_episode, stand_ins=_STAND_INS,
+        f"{_NOW}.agent_loop", "rollout_episode", call=_run_episode, stand_ins=_STAND_INS,
         # No scenario reaches this limit. Older versions apply it in the loop. Newer versions leave it to the engine,
         # and the stand-in engine has no limit.
         accepts={"max_tokens": (100,)},
     ),
-    rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits
+    rollout(f"{_NOW}.agent_loop", _run_rollout, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits
     Binding(
         f"{BACKEND}.workers.worker_dispatch.WorkerDispatch.save_weights_for_sampler", "engine_weights",
         call=_engine_versions,
@@ -365,5 +365,5 @@ BINDINGS = (
             WEIGHTS, StandIn("self", "the real dispatch starts workers; the function reads only these attributes"),
         ),
     ),
-    Binding(f"{_NOW}.generate_batched", "call", call=_batched, stand_ins=_STAND_INS),
+    Binding(f"{_NOW}.generate_batched", "call", call=_generate_batch, stand_ins=_STAND_INS),
 )  # fmt: skip

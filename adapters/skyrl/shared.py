@@ -1,4 +1,4 @@
-"""Shared parts of SkyRL's bindings: configurations, batches, and stand-ins."""
+"""Helpers that SkyRL's bindings share: configurations, batches, and stand-ins."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEGATRON_WORKER = f"{BACKEND}.workers.megatron.megatron_worker"
 MEGATRON_UTILS = f"{BACKEND}.distributed.megatron.megatron_utils"
 MEGATRON_MODELS = f"{BACKEND}.distributed.megatron.model_utils"
 
-#: The second module is listed so that it is imported before the probe: creating the configuration imports it.
+#: Creating the configuration imports the second module. It is listed so that this happens before the call.
 CONFIGURED = (CONFIG, f"{BACKEND}.inference_servers.utils", PPO)
 WORKING = (*CONFIGURED, BATCH, WORKER_UTILS)
 REPLAY = f"{BACKEND}.utils.replay_utils"
@@ -67,7 +67,7 @@ def no_ray(boundary: Any) -> AbstractContextManager[Any]:
 
 
 def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
-    """Simulate another rank that has ``more`` microbatches than this one, so SkyRL's iterator adds padding here."""
+    """Make SkyRL's iterator add ``more`` padding microbatches, as if another rank had more microbatches."""
     from torch.distributed import ReduceOp
 
     def all_reduce(count: Any, op: Any) -> None:
@@ -75,7 +75,7 @@ def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
         count.add_(more)
 
     if not hasattr(boundary.imported[WORKER_UTILS], "dist"):
-        raise AbsentError("not in this version: padding microbatches")
+        raise AbsentError("this version does not pad microbatches")
     ranks = kit.stand_in(is_initialized=lambda: True, ReduceOp=ReduceOp, all_reduce=all_reduce)
     return kit.swap(boundary.imported[WORKER_UTILS], "dist", ranks)
 
@@ -85,12 +85,12 @@ def current_device(name: str) -> AbstractContextManager[Any]:
 
 
 def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make SkyRL's own configuration. The options are given by their dotted paths."""
+    """Make SkyRL's default configuration with ``options`` set by their dotted paths."""
     config = boundary.imported[CONFIG]
     if hasattr(config, "SkyRLTrainConfig"):
         made = config.SkyRLTrainConfig(environment=config.EnvironmentConfig(skyrl_gym=None))
     else:
-        made = _of_hydra(config)
+        made = _load_yaml_defaults(config)
     if hasattr(made.trainer.algorithm, "temperature"):
         options = {"trainer.algorithm.temperature": 1.0, **options}
     # Log to the console, because SkyRL rejects the default, wandb, if the environment has no key for it.
@@ -98,8 +98,7 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
-    """Set options of a configuration, given by their dotted paths."""
-
+    """Set options of a configuration by their dotted paths, and return the configuration."""
     # Only old versions have Hydra configurations, and only they are expected to lack options.
     missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError
     for path, value in options.items():
@@ -107,15 +106,15 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
         try:
             node = functools.reduce(getattr, heads, made)
         except AttributeError:
-            raise missing(f"not in this version: the configuration has no option {path!r}") from None
+            raise missing(f"this version's configuration has no option {path!r}") from None
         if not hasattr(node, last):  # setting a missing option would succeed and have no effect
-            raise missing(f"the configuration has no option {path!r}")
+            raise missing(f"this version's configuration has no option {path!r}")
         setattr(node, last, value)
     return made
 
 
 def refused(call: Callable[[], Any]) -> tuple[Any, dict[str, str] | None]:
-    """Call a function. Return its result and None; if it rejects its arguments, return None and the exception."""
+    """Return (``call()``, None), or (None, exception) if the call rejects its arguments."""
     try:
         return call(), None
     except (AssertionError, ValueError, NotImplementedError) as error:
@@ -129,7 +128,7 @@ def training_batch(boundary: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
-    """Return the required fields of a training batch: a prompt of one token, and the response."""
+    """Return the fields of a training batch in which each row has one prompt token and a response."""
     rows, tokens = log_probs.shape
     ones = torch.ones(rows, tokens, dtype=torch.long)
     lengthened = torch.ones(rows, tokens + 1, dtype=torch.long)
@@ -142,7 +141,7 @@ def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
 
 
 class OneProcess:
-    """A stand-in strategy without sharding. Its ``backward`` is ``loss.backward()``."""
+    """A stand-in for SkyRL's distributed strategy that runs in one process, and stores the last loss."""
 
     loss: Any
 
@@ -167,14 +166,14 @@ RANKS = StandIn(
 
 
 def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make the ``algorithm`` section of SkyRL's configuration from its class or its YAML file."""
+    """Make the ``algorithm`` section of SkyRL's configuration with ``options`` set by their dotted paths."""
     config = boundary.imported[CONFIG]
     own = hasattr(config, "AlgorithmConfig")
-    return with_options(config.AlgorithmConfig() if own else _of_hydra(config).trainer.algorithm, options)
+    return with_options(config.AlgorithmConfig() if own else _load_yaml_defaults(config).trainer.algorithm, options)
 
 
-def _of_hydra(config: Any) -> Any:
-    """Load SkyRL's YAML file of default options, for versions that use Hydra."""
+def _load_yaml_defaults(config: Any) -> Any:
+    """Load the default options from SkyRL's YAML file, in versions that use Hydra."""
     from pathlib import Path
 
     from omegaconf import OmegaConf
@@ -187,7 +186,7 @@ def _of_hydra(config: Any) -> Any:
 
 
 def is_averaged_inside(module: Any) -> bool:
-    """Return True if this version's losses are averages over their microbatch, as they were until March 2026."""
+    """Return True if policy losses are averages over a microbatch (until March 2026), and False if they are sums."""
     import inspect
 
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters

@@ -90,24 +90,24 @@ def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
     )
 
 
-def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _sum_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = kit.take_inputs(inputs, "loss_mat", "response_mask")
     if is_averaged_inside(boundary.module):
         return {"loss": boundary.invoke(names, **AS_SUMS) * len(inputs["loss_mat"])}
     return {"loss": boundary.invoke(names)}
 
 
-def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _normalise_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if {"mini_batch_size", "mini_batch_boundaries"} & {*boundary.parameters}:
-        raise AbsentError("not in this version: normalisation alone; the function also scales advantages for the loss")
+        raise AbsentError("this version's normalisation of advantages also scales them for the loss")
     data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
     return {"normalised": boundary.function(data)["advantages"]}
 
 
-def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Aggregate losses with the function by which SkyRL scales advantages for the loss reduction.
+def _aggregate_losses(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Aggregate losses with SkyRL's function that scales advantages for the loss reduction.
 
-    The adapter passes the losses as advantages, and adds up the result.
+    The losses are passed as advantages, and the scaled values are added up.
     """
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
@@ -119,8 +119,8 @@ def _scaled(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[st
     return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
 
 
-def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Aggregate losses as :func:`_scaled_advantages` does, with rows sorted by prompt."""
+def _aggregate_by_prompt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    # The rows of a prompt are adjacent.
     prompts = [(rows[0], rows[-1] + 1) for rows in kit.rows_of_groups(inputs["group"])]
     return _scaled(boundary, inputs, loss_reduction="prompt_mean", max_seq_len=1, prompt_boundaries=prompts)
 
@@ -128,7 +128,7 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 # -- the trainer's normalisation of advantages -------------------------------------------------------------------------
 
 
-def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _normalise_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Normalise advantages with SkyRL's trainer.
 
     The loss mask is 0 everywhere, so that the loss reduction, which follows in the same step, divides by 1.
@@ -166,16 +166,15 @@ _BATCH_NORMALISATION: dict[str, Any] = {
 _PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
 
 
-def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
+def _correct(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
     config = with_options(boundary.imported[CONFIG].OffPolicyCorrectionConfig(), options)
     return boundary.invoke(kit.take_inputs(inputs, *_PAIR), off_policy_correction=config, **more)
 
 
-def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return SkyRL's truncated importance weights, and the fraction of truncated weights that it reports."""
+def _truncate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     level = inputs["level"]
     options = {f"{level}_tis_ratio_clip_high": inputs["threshold_high"]}
-    weights, metrics = _corrected(boundary, inputs, options, tis_ratio_type=level)
+    weights, metrics = _correct(boundary, inputs, options, tis_ratio_type=level)
     return {"weights": weights, "clip_fraction": metrics.get("tis_token_clip_high_ratio")}
 
 
@@ -183,27 +182,27 @@ def _thresholds(prefix: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{prefix}_low": inputs["threshold_low"], f"{prefix}_high": inputs["threshold_high"]}
 
 
-def _without_outliers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    kept, _ = _corrected(boundary, inputs, _thresholds("outlier_token_is_threshold", inputs))
+def _mask_outliers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    kept, _ = _correct(boundary, inputs, _thresholds("outlier_token_is_threshold", inputs))
     return {"kept": kept}
 
 
-def _masked_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    kept, metrics = _corrected(boundary, inputs, _thresholds("token_mask_is_threshold", inputs))
+def _mask_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    kept, metrics = _correct(boundary, inputs, _thresholds("token_mask_is_threshold", inputs))
     return {"kept": kept, "clip_fraction": metrics["token_mask_ratio"]}
 
 
 _SEQUENCE_METRICS = {"geometric": ("geometric", "geo_mask"), "sequence": ("product", "product_mask")}
 
 
-def _masked_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _mask_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     metric, prefix = _SEQUENCE_METRICS[inputs["level"]]
-    kept, _ = _corrected(boundary, inputs, _thresholds(prefix, inputs), sequence_mask_metric=metric)
+    kept, _ = _correct(boundary, inputs, _thresholds(prefix, inputs), sequence_mask_metric=metric)
     return {"kept": kept}
 
 
-def _composed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return SkyRL's unclamped importance weights multiplied by its rejection mask, and that mask."""
+def _mask_weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return SkyRL's rejection mask, and importance weights multiplied by this mask. No weight is clamped."""
     level = inputs["level"]
     metric, prefix = {
         **_SEQUENCE_METRICS,
@@ -213,7 +212,7 @@ def _composed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     kind = {"sequence": "sequence", "geometric": None}.get(level, "token")
     options = {"sequence_mask_metric": metric, "tis_ratio_type": kind, **_thresholds(prefix, inputs)}
     options |= {f"{kind}_tis_ratio_clip_high": float("inf")} if kind else {}
-    weights, _, kept = _corrected(boundary, inputs, options)
+    weights, _, kept = _correct(boundary, inputs, options)
     return {"weights": None if weights is None else weights * kept, "kept": kept}
 
 
@@ -229,11 +228,11 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
     )
 
 
-def _mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return SkyRL's metrics of the distance between the trainer's and the rollout's log-probs: mean and extremes."""
+def _report_mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics that SkyRL reports about the distance between trainer and rollout log-probs."""
     apart = inputs["advantages"]
     if (apart < 0).any():
-        raise AbsentError("a distance cannot be negative, and the scenario has a negative value")
+        raise AbsentError("the scenario has a negative advantage; here advantages are distances between log-probs")
     report = boundary.function(apart, torch.zeros_like(apart), inputs["response_mask"])
     return {f"advantages_{name.rpartition('_')[2]}": value for name, value in report.items() if "_sq_" not in name}
 
@@ -243,7 +242,7 @@ _LOWER = (0.5, 0.9)
 
 _TENSORS = (
     Binding(
-        f"{WORKER_UTILS}.compute_minibatch_rollout_logprob_diff_metrics", "batch_report", call=_mismatch,
+        f"{WORKER_UTILS}.compute_minibatch_rollout_logprob_diff_metrics", "batch_report", call=_report_mismatch,
         fixed={"returns": None, "values": None},
         requires=(f"{WORKER_UTILS}.compute_minibatch_rollout_logprob_diff_metrics",),
     ),
@@ -285,44 +284,44 @@ _TENSORS = (
             *empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
         ),
     ),
-    Binding(f"{PPO}.reduce_loss", "loss_aggregation", call=_sum_of_losses, fixed={**SUMMED, "weights": None}),
+    Binding(f"{PPO}.reduce_loss", "loss_aggregation", call=_sum_losses, fixed={**SUMMED, "weights": None}),
     Binding(
         f"{PPO}.apply_loss_reduction_to_advantages_minibatch", "loss_aggregation",
-        arguments={"loss_mat": ("advantages",)}, call=_scaled_advantages,
+        arguments={"loss_mat": ("advantages",)}, call=_aggregate_losses,
         fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
         accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},
         dialects=empty_rows_count(f"{CODE}/train/config/config.py#L881", BY_SEQUENCE),
     ),
     Binding(
         f"{PPO}.apply_loss_reduction_to_advantages_minibatch", "prompt_loss", arguments={"loss_mat": ("advantages",)},
-        call=_of_prompts, requires=(f"{PPO}.apply_loss_reduction_to_advantages_minibatch(prompt_boundaries)",),
+        call=_aggregate_by_prompt, requires=(f"{PPO}.apply_loss_reduction_to_advantages_minibatch(prompt_boundaries)",),
     ),
     Binding(
         "skyrl.train.trainer.RayPPOTrainer._normalize_advantages", "advantage_normalisation",
-        call=_normalised_advantages, imports=(CONFIG, BATCH),
+        call=_normalise_advantages, imports=(CONFIG, BATCH),
         stand_ins=(StandIn("self", "the real trainer starts Ray; the step reads three options of its configuration"),),
         **_BATCH_NORMALISATION,
     ),
     # The normalisation of advantages in versions where it is not a method of the trainer.
     Binding(
         f"{PPO}.normalize_advantages_dict", "advantage_normalisation",
-        formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",), call=_normalised_in_place,
+        formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",), call=_normalise_in_place,
         **_BATCH_NORMALISATION,
     ),
     masked_statistic(f"{TORCH}.masked_mean", "mean", "axis"),
     masked_statistic(f"{PPO}.masked_var", "var", "unbiased"),
     masked_statistic(f"{PPO}.masked_whiten", "whiten", "shift_mean"),
     _correction(
-        "compute_tis_ratio", _truncated, {"mode": "truncate", "threshold_low": None}, level=("token", "sequence"),
+        "compute_tis_ratio", _truncate, {"mode": "truncate", "threshold_low": None}, level=("token", "sequence"),
     ),
-    _correction("compute_outlier_token_mask", _without_outliers, {"level": "every_token", "mode": "mask"}),
-    _correction("compute_token_mask", _masked_tokens, {"level": "token", "mode": "mask"}, threshold_low=_LOWER),
+    _correction("compute_outlier_token_mask", _mask_outliers, {"level": "every_token", "mode": "mask"}),
+    _correction("compute_token_mask", _mask_tokens, {"level": "token", "mode": "mask"}, threshold_low=_LOWER),
     _correction(
-        "compute_sequence_mask", _masked_sequences, {"mode": "mask"}, level=("geometric", "sequence"),
+        "compute_sequence_mask", _mask_sequences, {"mode": "mask"}, level=("geometric", "sequence"),
         threshold_low=_LOWER,
     ),
     _correction(
-        "compute_off_policy_correction", _composed, {"mode": "mask"},
+        "compute_off_policy_correction", _mask_weights, {"mode": "mask"},
         level=("token", "every_token", *_SEQUENCE_METRICS), threshold_low=_LOWER,
     ),
 )  # fmt: skip
@@ -335,10 +334,8 @@ _LOG_PROBS = {"temperature": 1.0, "with_entropy": False}
 _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
 
 
-def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return entropies from the boundary. The log-probs are from another function of the same module, because the
-    contract also needs the gradient of log-probs.
-    """
+def _compute_entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    # The contract also needs log-probs with a gradient. Another function of the same module computes them.
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
     masks = {"attention_mask": inputs["response_mask"]} if masked else {}
@@ -352,7 +349,7 @@ def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
 _LOG_PROBS = (
     _bound("logprobs_from_logits", kit.call_log_probs, _LOG_PROBS),
     _bound("logprobs_from_logits_v2", kit.call_log_probs, _LOG_PROBS),
-    _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
+    _bound("chunked_entropy_from_logits", _compute_entropies, _ENTROPY),
 )  # fmt: skip
 
 

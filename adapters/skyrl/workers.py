@@ -64,8 +64,8 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fixed_model(log_probs: Any) -> Any:
-    """Make a model for SkyRL's FSDP worker that returns these log-probs, and entropies of 0."""
+def _make_fixed_model(log_probs: Any) -> Any:
+    """Make a stand-in model for SkyRL's FSDP worker that always returns ``log_probs``, with entropies of 0."""
     model: Any = torch.nn.Module()
     entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
     model.forward = lambda *_, **__: (log_probs, entropy)
@@ -97,7 +97,7 @@ def _fsdp_step(
     boundary: Any, options: Mapping[str, Any], log_probs: Any, fields: Mapping[str, Any], strategy: OneProcess
 ) -> Any:
     """Run one microbatch through the forward and backward pass of SkyRL's FSDP worker."""
-    with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
+    with _fsdp_worker(boundary, options, log_probs, _make_fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
         # Older versions have only BatchIterator.
         iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator
@@ -115,7 +115,7 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the tensors that a training step creates on the wrong device, and the operations on tensors of two devices.
+    """Count the tensors that a training step creates on a wrong device, and its operations that mix two devices.
 
     The log-probs are on ``meta``, so one real device is enough. The step runs up to the backward pass, because later
     code reads values, which a meta tensor does not have.
@@ -179,7 +179,7 @@ _WORKERS = (
 
 
 class _Table:
-    """A stand-in model that uses the first token of each sequence to look up log-probs and entropies."""
+    """A stand-in model that looks up the log-probs and entropies of a sequence by its first token."""
 
     def __init__(self, log_probs: Any, entropies: Any) -> None:
         self._log_probs, self._entropies = log_probs, entropies
@@ -197,7 +197,7 @@ class _Table:
         return (self._log_probs[places], {"entropy": entropy}) if return_output else self._log_probs[places]
 
 
-def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
+def _make_options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
     clips = {"eps_clip_low": inputs["eps_clip_low"], "eps_clip_high": inputs["eps_clip_high"]}
     if inputs["dual_clip"] is not None:
         clips |= {"policy_loss_type": "dual_clip", "clip_ratio_c": inputs["dual_clip"]}
@@ -212,8 +212,8 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
     return options
 
 
-def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    """Divide advantages by the denominator of the loss, as SkyRL's driver does (#1296)."""
+def _divide_advantages(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
+    """Divide advantages by the denominator of the loss with the code of SkyRL's driver (#1296)."""
     module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
     mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
     if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
@@ -227,13 +227,13 @@ def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any])
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run all microbatches of a step on one rank.
+    """Run one policy update of SkyRL's FSDP worker over the microbatches of one rank.
 
     The worker adds up losses, because the driver has already divided advantages by the loss denominator
     (``apply_loss_reduction_to_advantages_minibatch``).
     """
     if is_averaged_inside(boundary.imported[PPO]):
-        raise AbsentError("not in this version: sums over microbatches; the worker and optim_step compute averages")
+        raise AbsentError("this version averages losses over microbatches instead of adding them up")
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     count, tokens = log_probs.shape
     fields = batch_fields(
@@ -245,15 +245,15 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         response_mask=mask.long(),
         sequences=torch.arange(count)[:, None].expand(count, tokens + 1).clone(),
     )
-    fields["advantages"] = _shares(boundary, inputs, fields)
+    fields["advantages"] = _divide_advantages(boundary, inputs, fields)
     if inputs["ref_log_probs"] is not None:
         fields["base_action_log_probs"] = inputs["ref_log_probs"].cpu()
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
-        raise AbsentError("not in this version: a microbatch size in tokens; this version counts rows")
+        raise AbsentError("this version has no option max_tokens_per_microbatch; it limits microbatches by rows")
     model, more = _Table(log_probs, inputs["entropies"]), inputs["padding_microbatches"]
     ranks = _with_padding(boundary, more)
-    with ranks, _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
+    with ranks, _fsdp_worker(boundary, _make_options(inputs, count), log_probs, model, OneProcess()) as worker:
         worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
         answer = boundary.function(worker, training_batch(boundary, fields))
     # Newer workers return a record of metrics and outputs. Older workers include the outputs in the metrics.
@@ -267,22 +267,20 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _with_padding(boundary: Any, more: int) -> Iterator[None]:
-    """Simulate another rank that has ``more`` microbatches than this one, so that this rank adds padding with random
-    ids.
-    """
+    """Make SkyRL add ``more`` padding microbatches with random ids, and restore the random state afterwards."""
     with kit.keep_random_state(), other_ranks_have(boundary, more) if more else contextlib.nullcontext():
         yield
 
 
 def _log_probs_of(outputs: Any, like: Any) -> Any:
-    """Return the right-aligned log-probs of the response tokens, or None if there are no rows."""
+    """Return the log-probs of the response tokens, aligned on the right, or None if there are no rows."""
     rows = [torch.tensor(output["logprobs"], dtype=like.dtype) for output in outputs]
     rows = [torch.nn.functional.pad(row, (like.shape[1] - len(row), 0)) for row in rows]
     return torch.stack(rows) if rows else None
 
 
-def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the worker's forward pass over all microbatches."""
+def _recompute(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log-probs that SkyRL's FSDP worker recomputes for a batch."""
     log_probs, mask, more = inputs["log_probs"], inputs["response_mask"] != 0, inputs["padding_microbatches"]
     count, tokens = log_probs.shape
     fields = batch_fields(
@@ -294,7 +292,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options = {"trainer.micro_forward_batch_size_per_gpu": inputs["micro_batch_size"] or count}
     if inputs["max_tokens_per_microbatch"] is not None:
         if not hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch"):
-            raise AbsentError("not in this version: a microbatch size in tokens; this version counts rows")
+            raise AbsentError("this version has no option max_tokens_per_microbatch; it limits microbatches by rows")
         options["trainer.max_tokens_per_microbatch"] = inputs["max_tokens_per_microbatch"]
     ranks = _with_padding(boundary, more)
     with ranks, _fsdp_worker(boundary, options, log_probs, _Table(log_probs, None), OneProcess()) as worker:
@@ -309,7 +307,7 @@ _UNEVEN = {"max_tokens_per_microbatch": (None, 8, 8), "padding_microbatches": (0
 _UPDATES = (
     *(
         Binding(
-            f"{BACKEND}.workers.worker.{owner}WorkerBase.forward", "recomputed_log_probs", call=_recomputed,
+            f"{BACKEND}.workers.worker.{owner}WorkerBase.forward", "recomputed_log_probs", call=_recompute,
             imports=WORKING, stand_ins=(*_FSDP, RANKS), fixed={"entropies": None},
             accepts={"response_mask": ("full", "left", "left"), **_UNEVEN}, dtypes=("float32",),
         )
@@ -353,8 +351,9 @@ _UPDATES = (
 
 
 class _Router:
-    """A stand-in for Megatron's RouterReplay. It records the action, the microbatch to which its routes belong, and the
-    number of tokens that have routes.
+    """A stand-in for Megatron's RouterReplay.
+
+    It records the action, the microbatch to which its routes belong, and the number of tokens that have routes.
     """
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
@@ -387,7 +386,7 @@ class _Router:
 
 
 class _Schedule:
-    """A stand-in for Megatron's schedule without a pipeline. It runs one microbatch after the other."""
+    """A stand-in for Megatron's pipeline schedule that runs one microbatch after the other."""
 
     def __init__(self) -> None:
         self.microbatch = -1
@@ -405,7 +404,7 @@ class _Schedule:
         return collected
 
 
-def _megatron_core() -> dict[str, Any]:
+def _make_megatron_core() -> dict[str, Any]:
     """Make stand-in modules with the names that SkyRL imports from megatron.core."""
     state, inside = kit.make_single_rank_mpu(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
     action = kit.stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
@@ -418,8 +417,8 @@ def _megatron_core() -> dict[str, Any]:
     }
 
 
-def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
-    """Make a model for the Megatron worker. ``logits(input_ids)`` returns its output."""
+def _make_megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
+    """Make a stand-in model for SkyRL's Megatron worker that returns ``logits(input_ids)``."""
     model: Any = torch.nn.Module()
     model.forward = lambda sequences, *_, **__: logits(sequences)
     model.zero_grad_buffer = lambda: None
@@ -433,14 +432,14 @@ def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
 def _megatron_worker(
     boundary: Any, options: Mapping[str, Any], schedule: _Schedule, logits: Callable[[Any], Any], layers: int = 0
 ) -> Iterator[Any]:
-    """Make SkyRL's Megatron worker and model wrapper, on stand-ins for megatron.core.
+    """Make SkyRL's Megatron worker and model wrapper, with stand-ins for megatron.core.
 
     :param layers: the number of mixture-of-experts layers whose routes are replayed.
     """
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    core = _megatron_core()
+    core = _make_megatron_core()
     sys.modules.update(core)
     _Router.schedule, _Router.global_router_replay_instances = schedule, [_Router() for _ in range(layers)]
     if not dist.is_initialized():
@@ -459,7 +458,7 @@ def _megatron_worker(
         for swaps in (kit.swap_all(utils, **unwrapped), kit.swap_all(boundary.module, **scheduled), no_ray(boundary)):
             alone.enter_context(swaps)
         alone.enter_context(current_device(boundary.device))
-        model = _megatron_model(logits, layers)
+        model = _make_megatron_model(logits, layers)
         policy_loss = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
         yield kit.make_unbuilt(
             workers.MegatronPolicyWorkerBase,
@@ -474,15 +473,13 @@ def _megatron_worker(
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the KL between trainer and rollout with a vocabulary of two tokens. Token 0 has the given log-prob."""
+    """Return the KL loss between trainer and rollout. The vocabulary has two tokens; token 0 has the given log-prob."""
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
-        raise AbsentError("logits over two tokens cannot give a log-prob of 0 or more")
+        raise AbsentError("the scenario has a log-prob of 0 or more, which finite logits over two tokens cannot yield")
     equal = (log_probs == inputs["rollout_log_probs"]) & (inputs["response_mask"] != 0)
     if inputs["kl_estimator"] == "abs" and equal.any():
-        raise AbsentError(
-            "equal log-probs differ after rounding, so their absolute difference gets a gradient, which it lacks at 0"
-        )
+        raise AbsentError("the scenario has equal log-probs; rounding would give the KL estimator abs a gradient there")
     rows = log_probs.shape[0]
     exact = log_probs.double()  # in float32, the other token's probability would be imprecise near 0
     pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)
@@ -498,7 +495,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step over the microbatches of SkyRL's iterator. Return the routes that the stand-in router replayed."""
+    """Run one step of SkyRL's Megatron worker. Return the routes that the stand-in routers replayed."""
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []

@@ -1,6 +1,6 @@
-"""Bindings for verl (verl-project/verl).
+"""Bindings for verl (https://github.com/verl-project/verl).
 
-verl's boundaries are functions of tensors. Options are passed in verl's own configuration classes.
+Most boundaries are functions of tensors. Their options are passed in verl's own configuration classes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,7 @@ def _core_line(number: int) -> str:
     return f"{_MAIN}/trainer/ppo/core_algos.py#L{number}"
 
 
-def _made(owner: Any, options: Mapping[str, Any]) -> Any:
-    """Make one of verl's configuration objects.
-
-    :raises DriftError: for an option that the class does not have.
-    """
+def _make_config(owner: Any, options: Mapping[str, Any]) -> Any:
     for name in options:
         if name not in owner.__dataclass_fields__:
             raise DriftError(f"{owner.__name__} has no option {name!r}")
@@ -46,28 +42,25 @@ def _made(owner: Any, options: Mapping[str, Any]) -> Any:
 _ADVANTAGES = ("advantages", "returns")
 
 
-def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make verl's configuration of advantages: a class since #2147, and an omegaconf mapping before."""
+def _algo_config(boundary: Any, options: Mapping[str, Any]) -> Any:
+    """Make the configuration of verl's advantage estimators: an AlgoConfig, or an omegaconf mapping before #2147."""
     import omegaconf
 
     values = {name: value for name, value in options.items() if value is not None}
     owner = getattr(boundary.module, "AlgoConfig", None)
-    return omegaconf.OmegaConf.create(values) if owner is None else _made(owner, values)
+    return omegaconf.OmegaConf.create(values) if owner is None else _make_config(owner, values)
 
 
-def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs, with group labels in the form that verl uses: a numpy array of prompt ids."""
+def _with_numpy_groups(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs, with the group labels as a numpy array of objects, which verl requires."""
     import numpy
 
     return {**inputs, "group": numpy.array(inputs["group"], dtype=object)}
 
 
-def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call one of verl's advantage estimators.
-
-    :param names: the inputs that the estimator takes; empty for all.
-    """
-    rest = kit.take_inputs(_group(inputs), *(names or inputs))
+def _call_estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Call an advantage estimator with the inputs ``names``, or with all inputs if ``names`` is empty."""
+    rest = kit.take_inputs(_with_numpy_groups(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
         del rest["norm_by_std"]  # before #990, GRPO has no such switch and always divides
     # Without a GPU, verl's get_torch_device returns the module torch.cpu, which is not a device: replace the function.
@@ -76,16 +69,16 @@ def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any])
 
 
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    rest = _group(inputs)
+    rest = _with_numpy_groups(inputs)
     if "config" not in boundary.parameters:
         return boundary.invoke(rest)
-    return boundary.invoke(rest, config=_algorithm(boundary, {"norm_adv_by_std_in_grpo": rest.pop("norm_by_std")}))
+    return boundary.invoke(rest, config=_algo_config(boundary, {"norm_adv_by_std_in_grpo": rest.pop("norm_by_std")}))
 
 
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "config" not in boundary.parameters:
         return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "response_mask", "gamma"))
-    config = _algorithm(boundary, {"gamma": inputs["gamma"]})
+    config = _algo_config(boundary, {"gamma": inputs["gamma"]})
     return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "response_mask"), config=config)
 
 
@@ -94,12 +87,12 @@ def _alone(line: int) -> Dialect:
 
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect, **more: Any) -> Binding:
-    call = more.pop("call", partial(_estimator, ()))
+    call = more.pop("call", partial(_call_estimator, ()))
     return group_advantage(f"{_CORE}.{function}", call, estimator, knobs, *dialects, **more)
 
 
 _WITH_PROBABILITIES = partial(
-    _estimator, ("token_level_rewards", "response_mask", "group", "old_log_probs", "sum_squared_probs")
+    _call_estimator, ("token_level_rewards", "response_mask", "group", "old_log_probs", "sum_squared_probs")
 )
 _OUTCOMES = (
     _outcome(
@@ -135,7 +128,7 @@ _OUTCOMES = (
     _outcome("compute_opo_outcome_advantage", "opo", (), _alone(679)),
     _outcome(
         "compute_remax_outcome_advantage", "remax", (),
-        call=partial(_estimator, ("token_level_rewards", "response_mask", "reward_baselines")),
+        call=partial(_call_estimator, ("token_level_rewards", "response_mask", "reward_baselines")),
     ),
     _outcome(
         "compute_optimal_token_baseline_advantage", "optimal_token_baseline", (), _alone(980), call=_WITH_PROBABILITIES,
@@ -165,10 +158,10 @@ _RETURNED = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
 _PUT_THERE = frozenset({"rollout_correction"})
 
 
-def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Make the configuration of verl's actor, with the token counts of the global batch.
+def _actor_config(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Make the configuration of verl's actor, including the token counts of the global batch.
 
-    :param options: options by name; ``policy_loss.NAME`` for options of the loss.
+    :param options: option -> value. An option ``policy_loss.NAME`` is set in the configuration of the loss.
     """
     counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     counted = {name: inputs[name] for name in counts if inputs[name] is not None}
@@ -176,7 +169,7 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
     required: dict[str, Any] = {"strategy": "fsdp", "rollout_n": 1, "ppo_micro_batch_size_per_gpu": 1}
     actor = getattr(boundary.module, "ActorConfig", None)
     if counted and "global_batch_info" not in getattr(actor, "__dataclass_fields__", ()):
-        raise UnknownInputError("the actor's configuration has no option 'global_batch_info'", next(iter(counted)))
+        raise UnknownInputError("this version's actor config has no option 'global_batch_info'", next(iter(counted)))
     if actor is None:  # before #2621, the configuration came from Hydra
         from omegaconf import OmegaConf
 
@@ -191,24 +184,23 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
     if counted:
         chosen["global_batch_info"] = counted
     if of_loss:
-        chosen["policy_loss"] = _made(losses, {name: of_loss[name] for name in of_loss.keys() - beside.keys()})
-    made = _made(actor, chosen)
+        chosen["policy_loss"] = _make_config(losses, {name: of_loss[name] for name in of_loss.keys() - beside.keys()})
+    made = _make_config(actor, chosen)
     for name, value in beside.items():
         object.__setattr__(made.policy_loss, name, value)
     return made
 
 
-def _loss(
+def _call_policy_loss(
     knobs: Mapping[str, str],
     metrics: Mapping[str, tuple[str, ...]],
     options: Mapping[str, Any],
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Call one of verl's policy losses. The parameters are those of :func:`_policy`."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
     chosen = {option: inputs[name] for name, option in knobs.items()}
-    config = _actor(boundary, inputs, {**options, **chosen})
+    config = _actor_config(boundary, inputs, {**options, **chosen})
     loss, *rest = boundary.invoke(kit.take_inputs(inputs, *names), config=config)
     reported = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
     shares = {key: sum(reported[name] for name in names) for key, names in metrics.items() if names[0] in reported}
@@ -227,10 +219,10 @@ def _policy(
     """Bind one of verl's policy losses.
 
     :param knobs: contract input -> option of the actor's configuration.
-    :param metrics: observed key -> names of verl's metrics, which are added up.
-    :param options: further options, as in :func:`_actor`.
+    :param metrics: observed key -> the metrics of verl that are added up to this value.
+    :param options: further options, as in :func:`_actor_config`.
     """
-    call = partial(_loss, dict(knobs), dict(metrics), dict(options or {}))
+    call = partial(_call_policy_loss, dict(knobs), dict(metrics), dict(options or {}))
     arguments = {"old_log_probs": ("old_log_prob", "rollout_log_prob")}
     path = f"{_CORE}.{function}"
     return policy_loss(path, call, algorithm, [*knobs], *dialects, weights=True, arguments=arguments, **more)
@@ -246,26 +238,26 @@ def _surrogate(line: int) -> Dialect:
     )
 
 
-def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the parameters that select an aggregation. Versions before April 2025 have no such parameter.
+def _aggregation_parameters(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parameters that select the aggregation of the loss: none in versions before April 2025.
 
-    :raises AbsentError: if a version that has only the mean over tokens would need another aggregation.
+    :raises AbsentError: if such a version would need another aggregation than the mean over tokens.
     """
     if "loss_agg_mode" in boundary.parameters:
         return ("loss_agg_mode",)
     if inputs["loss_agg_mode"] != "token-mean":
-        raise AbsentError("not in this version: aggregations other than the mean over tokens")
+        raise AbsentError("this version has no loss aggregation other than the mean over tokens")
     return ()
 
 
-def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
+def _call_deprecated_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_aggregation_parameters(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
         returned = boundary.invoke(kit.take_inputs(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
     elif inputs["dual_clip"] is not None:
-        raise UnknownInputError("the loss has no dual clip", "dual_clip")
+        raise UnknownInputError("this version's policy loss has no dual clip", "dual_clip")
     elif inputs["eps_clip_low"] != inputs["eps_clip_high"]:
-        raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
+        raise AbsentError("this version has a single clip range: eps_clip_low and eps_clip_high must be equal")
     else:
         returned = boundary.invoke(kit.take_inputs(inputs, *names), cliprange=inputs["eps_clip_low"])
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
@@ -280,7 +272,7 @@ _DPPO = {**_CLIP, "ratio_cap": "clip_ratio_c"}
 _POLICY_LOSSES = (
     _policy("compute_policy_loss_vanilla", "ppo", _DUAL, _cut(1338), accepts={"dual_clip": (3.0, 1.5)}),
     policy_loss(
-        f"{_CORE}.compute_policy_loss", _deprecated, "ppo", [*_DUAL], _cut(1256),
+        f"{_CORE}.compute_policy_loss", _call_deprecated_loss, "ppo", [*_DUAL], _cut(1256),
         arguments={
             "eps_clip_low": ("cliprange_low",), "eps_clip_high": ("cliprange_high",), "dual_clip": ("clip_ratio_c",),
         },
@@ -332,7 +324,7 @@ _POLICY_LOSSES = (
         metrics={}, fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
         options={"policy_loss.kl_cov_ratio": 0.3, "policy_loss.ppo_kl_coef": 1.0},
     ),
-    # Of the two clip fractions, one is for positive advantages and the other for negative ones.
+    # verl reports one clip fraction for positive advantages, and one for negative advantages.
     _policy(
         "compute_policy_loss_geo_mean", "gmpo", _CLIP,
         Dialect("epsilon", 1e-10, "1e-10 is added to a weight before its logarithm", _core_line(1995)),
@@ -356,16 +348,13 @@ _RATIO = {"ratio": "k1", "k2": "k2", "k3": "k3"}
 _AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean", "largest": "seq_max"}
 
 
-def _log_ratio(inputs: Mapping[str, Any]) -> Any:
-    """Compute the log-ratio as the caller of verl's correction does.
-
-    https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
-    """
+def _compute_log_ratio(inputs: Mapping[str, Any]) -> Any:
+    # Copied from verl, which computes the log-ratio before it calls the correction:
+    # https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
     return inputs["old_log_probs"] - inputs["rollout_log_probs"]
 
 
-def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run verl's off-policy correction with importance weights and without rejection."""
+def _truncate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     level = inputs["level"]
     batch, _, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
@@ -377,13 +366,13 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"weights": batch.batch["rollout_is_weights"], "clip_fraction": cut}
 
 
-def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute IcePop's importance weights with verl. The two thresholds are passed as one string."""
+def _zero_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return verl's IcePop weights, which are 0 if the ratio is outside the thresholds."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
-        raise AbsentError("not in this version: importance weights that are set to 0; this version only truncates them")
+        raise AbsentError("this version can only truncate importance weights, not set them to 0")
     weights, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
-        log_ratio=_log_ratio(inputs),
+        log_ratio=_compute_log_ratio(inputs),
         rollout_is=inputs["level"],
         rollout_is_threshold=f"{inputs['threshold_low']}_{inputs['threshold_high']}",
         rollout_is_batch_normalize=bool(inputs["normalise"]),
@@ -391,29 +380,29 @@ def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"weights": weights, "clip_fraction": metrics["rollout_is_oob_ratio"]}
 
 
-def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run verl's rejection sampling. Its thresholds apply to the ratio or to an estimate of the divergence."""
+def _reject(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return verl's rejection mask. The thresholds apply to the ratio or to an estimate of the divergence."""
     low, high = inputs["threshold_low"], inputs["threshold_high"]
     if "rollout_rs_threshold_lower" in boundary.parameters:
-        return _rejected_by_ratio(boundary, inputs)
+        return _reject_by_ratio(boundary, inputs)
     if inputs["level"] == "largest" and inputs["statistic"] == "ratio":
-        raise AbsentError("verl cannot reject sequences by their largest ratio")
+        raise AbsentError("verl cannot reject a sequence by the largest ratio of its tokens")
     kept, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
-        log_ratio=_log_ratio(inputs),
+        log_ratio=_compute_log_ratio(inputs),
         rollout_rs=f"{_AGGREGATES[inputs['level']]}_{_RATIO[inputs['statistic']]}",
         rollout_rs_threshold=f"{low}_{high}" if inputs["statistic"] == "ratio" else f"{high}",
     )
     return {"kept": kept, "clip_fraction": metrics["rollout_rs_masked_fraction"]}
 
 
-def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run rejection sampling in versions of verl until February 2026. They have thresholds only for the ratio."""
+def _reject_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rejection mask of verl until February 2026, when thresholds applied only to the ratio."""
     if inputs["statistic"] != "ratio":
-        raise AbsentError("not in this version: rejection by a divergence; this version rejects by the ratio")
+        raise AbsentError("this version can reject only by the probability ratio, not by a divergence")
     kept, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
-        log_ratio=_log_ratio(inputs),
+        log_ratio=_compute_log_ratio(inputs),
         rollout_rs=inputs["level"],
         rollout_rs_threshold=inputs["threshold_high"],
         rollout_rs_threshold_lower=inputs["threshold_low"],
@@ -432,8 +421,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
     )
 
 
-def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the off-policy correction of verl's versions that have no rejection sampling."""
+def _mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch, *masks, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
@@ -449,7 +437,7 @@ def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _CORRECTIONS = (
     Binding(
-        "verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights", "importance_weight", call=_mismatched,
+        "verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights", "importance_weight", call=_mask,
         requires=("verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights",),
         fixed={"mode": "mask", "normalise": None},
         accepts={"level": ("token", "sequence", "geometric"), "threshold_low": (0.5, 0.9)},
@@ -462,15 +450,15 @@ _CORRECTIONS = (
         ),
     ),
     _correction(
-        "compute_rollout_correction_and_rejection_mask", _truncated, {"mode": "truncate", "threshold_low": None},
+        "compute_rollout_correction_and_rejection_mask", _truncate, {"mode": "truncate", "threshold_low": None},
         level=("token", "sequence"), normalise=(False, True),
     ),
     _correction(
-        "compute_rollout_correction_weights", _zeroed, {"mode": "mask"}, level=("token", "sequence"),
+        "compute_rollout_correction_weights", _zero_out, {"mode": "mask"}, level=("token", "sequence"),
         threshold_low=(0.5, 0.9), normalise=(False, True),
     ),
     _correction(
-        "compute_rollout_rejection_mask", _rejected, {"mode": "mask"}, level=tuple(_AGGREGATES),
+        "compute_rollout_rejection_mask", _reject, {"mode": "mask"}, level=tuple(_AGGREGATES),
         threshold_low=(0.5, 0.9), statistic=("k2", "k3", "ratio"),
     ),
 )  # fmt: skip
@@ -497,8 +485,8 @@ def _kl(function: str, *estimators: str, **more: Any) -> Binding:
     )
 
 
-def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
-    """Return the bindings with float32 and 16-bit dtypes only, because verl's masks are float32."""
+def _without_float64(*bindings: Binding) -> tuple[Binding, ...]:
+    """Return the bindings without the dtype float64, because verl's masks are float32."""
     return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
 
 
@@ -546,7 +534,7 @@ TARGET = Target(
         ),
         Registry("register_adv_est", f"{_CORE}.compute_grpo_outcome_advantage", "ADV_ESTIMATOR_REGISTRY"),
     ),
-    bindings=_as_verl_has_them(
+    bindings=_without_float64(
         *_OUTCOMES,
         Binding(
             f"{_CORE}.compute_reinforce_plus_plus_outcome_advantage",

@@ -1,4 +1,4 @@
-"""Bindings for verl's agent loop between a model and its tools, and for its requests to an engine."""
+"""Bindings for verl's agent loop with tools, and for the sampling requests that verl sends to an engine."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ _TIMER = StandIn("simple_timer", "measures the time of tools; the rest of its pa
 _RESPONSE = StandIn("ToolResponse", "a record of text, image and video, like the real one, whose class needs pydantic")
 
 
-def _call(name: str, place: int = 0) -> Any:
+def _tool_call(name: str, place: int = 0) -> Any:
     return kit.stand_in(name=name, arguments=f'{{"place": {place}}}', tool_call_id=None)
 
 
-def _state(boundary: Any) -> Any:
-    """Make an empty trajectory record (verl's ``AgentData``)."""
+def _make_agent_data(boundary: Any) -> Any:
     record = boundary.module.AgentData
     empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
     return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
 
 
-def _response(text: str, image: Any = None, video: Any = None) -> Any:
+def _tool_response(text: str, image: Any = None, video: Any = None) -> Any:
     return kit.stand_in(text=text, image=image, video=video)
 
 
-def _loop(boundary: Any, **attributes: Any) -> Any:
+def _make_loop(boundary: Any, **attributes: Any) -> Any:
     plain = {"processor": None, "max_parallel_calls": 1, "enable_continuous_token": False, "loop": _SameThread()}
     return kit.make_unbuilt(boundary.owner, **{**plain, **attributes})
 
@@ -49,18 +48,16 @@ class _SameThread:
         return function()
 
 
-def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the tool step of verl's agent loop. Return the response mask after the tool's reply, and whether the loop
-    ends.
-    """
+def _run_tool_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one tool step of verl's agent loop. Return the new response mask, and whether the loop ends."""
     arguments = inputs["arguments"]
-    answer, state = [7] * arguments["observation_tokens"], _state(boundary)
-    state.tool_calls = [_call("tool")]
+    answer, state = [7] * arguments["observation_tokens"], _make_agent_data(boundary)
+    state.tool_calls = [_tool_call("tool")]
     state.response_mask = [1] * arguments["generated_tokens"]
     state.prompt_ids = list(state.response_mask)
 
     async def call_tool(*_: Any) -> Any:
-        return _response("answer"), None, {}
+        return _tool_response("answer"), None, {}
 
     async def template(*_: Any, **__: Any) -> list[int]:
         return answer
@@ -68,7 +65,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     async def merge(before: Any, after: Any, ids: list[int], mask: list[int], *_: Any, **__: Any) -> Any:
         return kit.stand_in(token_ids=ids + answer), mask + [0] * len(answer), None
 
-    loop = _loop(
+    loop = _make_loop(
         boundary,
         _call_tool=call_tool,
         apply_chat_template=template,
@@ -77,7 +74,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
         tokenizer=kit.stand_in(apply_chat_template=lambda *_, **__: answer),
-        system_prompt=[],  # empty: older loops remove it from a reply, and newer loops prepend it
+        system_prompt=[],  # empty, because older loops remove it from a reply, and newer loops prepend it
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
@@ -89,8 +86,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"response_mask": state.response_mask, "ended": ended}}
 
 
-def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a tool's reply that verl keeps when it truncates the reply."""
+def _truncate_reply(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -102,29 +98,30 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     async def release(*_: Any) -> None:
         return None
 
-    loop = _loop(
+    loop = _make_loop(
         boundary,
         tools={"tool": kit.stand_in(create=create, execute=execute, release=release)},
         max_tool_response_length=inputs["max_length"],
         tool_response_truncate_side=inputs["side"],
     )
-    with kit.swap(boundary.module, "ToolResponse", _response):
+    with kit.swap(boundary.module, "ToolResponse", _tool_response):
         options = [{}] if "tools_kwargs" in boundary.parameters else []
-        state = [_state(boundary)] if "agent_data" in boundary.parameters else []
-        answer = asyncio.run(boundary.function(loop, _call("tool"), *options, *state))
+        state = [_make_agent_data(boundary)] if "agent_data" in boundary.parameters else []
+        answer = asyncio.run(boundary.function(loop, _tool_call("tool"), *options, *state))
     response = answer[0] if isinstance(answer, tuple) else answer
     # Before #2398, the response is a chat message.
     letters = response["content"] if isinstance(response, dict) else response.text
+    # The scenario's reply consists of upper-case letters, and verl's truncation mark has none.
     return {"token_ids": [ord(letter) for letter in letters if letter.isupper()]}
 
 
 _AGENTS = (
     Binding(
-        f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state", "call", call=_answered,
+        f"{_LOOP}.ToolAgentLoop._handle_processing_tools_state", "call", call=_run_tool_step,
         stand_ins=(_SELF, _TOOL, _RESPONSE, _TIMER),
     ),
     Binding(
-        f"{_LOOP}.ToolAgentLoop._call_tool", "truncation", call=_truncated, stand_ins=(_SELF, _TOOL, _RESPONSE),
+        f"{_LOOP}.ToolAgentLoop._call_tool", "truncation", call=_truncate_reply, stand_ins=(_SELF, _TOOL, _RESPONSE),
         fixed={"padded": False},
     ),
 )  # fmt: skip
@@ -166,7 +163,7 @@ class _Tool:
         return None
 
     async def extract_tool_calls(self, *_: Any) -> tuple[str, list[Any]]:
-        return "said", [_call("tool", place) for place, _ in enumerate(self._engine.heard())]
+        return "said", [_tool_call("tool", place) for place, _ in enumerate(self._engine.heard())]
 
 
 def _token_output(module: Any, answer: Any, routed: bool) -> Any:
@@ -185,8 +182,7 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
     )
 
 
-def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one row through verl's agent loop with tools."""
+def _run_loop(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
     tool = _Tool(engine)
 
@@ -203,7 +199,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     separator = getattr(base, "initialize_turn_separator", lambda *_: [])
     # Only Qwen's template puts several tool replies into one turn.
     kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None
-    loop = _loop(
+    loop = _make_loop(
         boundary,
         server_manager=kit.stand_in(generate=generate),
         tokenizer=engine.tokenizer,
@@ -235,7 +231,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         states.append(kind(**fields))
         return states[-1]
 
-    own = {"simple_timer": lambda *_: contextlib.nullcontext(), "ToolResponse": _response, "AgentData": watched}
+    own = {"simple_timer": lambda *_: contextlib.nullcontext(), "ToolResponse": _tool_response, "AgentData": watched}
     with kit.swap_all(boundary.module, **own, AgentLoopOutput=kit.record_maker(base.AgentLoopOutput)):
         made = kit.run_async(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
     return {
@@ -255,8 +251,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate one answer with verl. Weight updates interrupt the generation."""
+def _generate_interrupted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
@@ -287,7 +282,7 @@ _PATHS = (
     *(
         rollout(
             f"{_LOOPS}.{name}_agent_loop.{owner}AgentLoop.run",
-            _run,
+            _run_loop,
             *(_SELF, _PARSER, _TIMER, _TOOL, _RESPONSE),
             takes=takes,
             role="tool",
@@ -301,7 +296,7 @@ _PATHS = (
     ),
     rollout(
         "verl.workers.rollout.llm_server.FullyAsyncLLMServerClient.generate",
-        _resumed,
+        _generate_interrupted,
         _SELF,
         takes="max_tokens interrupted routed resumed",
         formerly=(
@@ -309,7 +304,7 @@ _PATHS = (
             "verl.experimental.fully_async_policy.fully_async_rollouter.FullyAsyncLLMServerClient.generate",
             "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
         ),
-        # Before #5487, the loop itself resumes answers.
+        # Before #5487, the loop itself resumes interrupted generations.
         requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),
     ),
 )
@@ -328,8 +323,8 @@ _OPTIONS = kit.fields(
 )
 
 
-def _asked(boundary: Any, config: Any) -> Any:
-    """Return the sampling request that verl's agent worker and SGLang server make from a configuration."""
+def _worker_request(boundary: Any, config: Any) -> Any:
+    """Return the sampling request that reaches the engine if verl's rollout configuration is ``config``."""
     sampling: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
@@ -340,10 +335,10 @@ def _asked(boundary: Any, config: Any) -> Any:
     worker = kit.make_unbuilt(boundary.owner, **own)
     batch = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors={"prompts": torch.zeros(1, 1)})
     asyncio.run(boundary.function(worker, batch))
-    return _served(boundary.imported[_SERVER], config, sampling)
+    return _server_request(boundary.imported[_SERVER], config, sampling)
 
 
-def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
+def _server_request(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
     """Return the request that verl's SGLang server passes to its engine."""
 
     def request(**fields: Any) -> Any:
@@ -357,8 +352,8 @@ def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
 
 _REQUESTS = (
     sampling_request(
-        f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout.RolloutConfig", _asked, _OPTIONS,
-        *(_WORKER, _RUN, _ENGINE), imports=(_PROTOCOL, _SERVER),
+        f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout.RolloutConfig", _worker_request,
+        _OPTIONS, *(_WORKER, _RUN, _ENGINE), imports=(_PROTOCOL, _SERVER),
         extra={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
         # The class is required by name, because other worker classes also have a method of this name.
         requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout"),

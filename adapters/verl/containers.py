@@ -1,4 +1,4 @@
-"""Bindings for verl's batch containers (DataProto and TensorDict) and its distribution of sequences over ranks."""
+"""Bindings for verl's batch containers, DataProto and TensorDict, and for its balancing of batches over ranks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ _DATA = f"{_PROTOCOL}.DataProto"
 CONTAINER = partial(kit.make_container, _DATA)
 
 
-def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+def _repeat_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     return [boundary.function(data, inputs["sizes"])]
 
 
 _TENSORDICT = "verl.utils.tensordict_utils"
 
 
-def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Make a TensorDict. Lists of tensors become nested tensors; other columns are passed unchanged."""
-
+def _make_tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)
         return boundary.module.nested_tensor_from_tensor_list(column) if ragged else column
@@ -44,15 +42,15 @@ def _column(column: Any) -> Any:
         return column.tolist()
     if not column.is_nested:
         return column
-    axis = column._ragged_idx - 1  # the axis of the packed values, in which rows follow one another
+    axis = column._ragged_idx - 1  # the axis of the values along which the rows are concatenated
     return list(column.values().split(column.offsets().diff().tolist(), axis))
 
 
-def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+def _select_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     return [boundary.function(data, inputs["order"])]
 
 
-#: Required, because versions without this function use torch's own nested tensors and cut them differently.
+#: Required, because versions without this function make nested tensors with torch, and cut them differently.
 _NESTED = (f"{_TENSORDICT}.nested_tensor_from_tensor_list",)
 #: The columns of an unpadded batch. Tokens, and position ids with four rows, are nested tensors.
 _RAGGED: Mapping[str, Any] = {
@@ -65,17 +63,17 @@ _RAGGED: Mapping[str, Any] = {
     }
 }
 _PROTO = Container(CONTAINER, common={"imports": (_PROTOCOL,)})
-_OTHER = Container(_tensordict, _read_tensordict, {"requires": _NESTED, "fixed": _RAGGED})
+_OTHER = Container(_make_tensordict, _read_tensordict, {"requires": _NESTED, "fixed": _RAGGED})
 #: verl's functions reject a cut into parts of different sizes, unless padding is enabled.
 _EVEN = {"remainder": (0,)}
 
 _CONTAINERS = (
     *data_proto(_PROTOCOL, accepts=_EVEN),
     _PROTO.surgery(f"{_DATA}.split", "split", kit.cut_parts),
-    _PROTO.surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeated),
+    _PROTO.surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeat_rows),
     _OTHER.surgery(f"{_TENSORDICT}.chunk_tensordict", "cut", kit.cut_parts, accepts=_EVEN),
     _OTHER.joining(f"{_TENSORDICT}.concat_tensordict"),
-    _OTHER.surgery(f"{_TENSORDICT}.index_select_tensor_dict", "reorder", _selected),
+    _OTHER.surgery(f"{_TENSORDICT}.index_select_tensor_dict", "reorder", _select_rows),
     _OTHER.surgery(f"{_TENSORDICT}.pad_to_divisor", "fill", kit.fill_rows),
     _OTHER.surgery(f"{_TENSORDICT}.unpad", "shorten", kit.apply_count),
     _OTHER.iteration(f"{_TENSORDICT}.make_iterator"),
@@ -88,12 +86,9 @@ _TRAINER = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
 _TRAINER_SELF = StandIn("self", "the real trainer starts workers; the method reads only their number")
 
 
-def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorder a batch as verl's trainer does, so that each rank gets the same number of rows."""
+def _balance_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
-        raise AbsentError(
-            "not in this version: keep_minibatches; this version forms minibatches only after distributing the rows"
-        )
+        raise AbsentError("this version has no option keep_minibatch: it distributes rows before it forms minibatches")
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
     trainer = kit.stand_in(
@@ -107,22 +102,19 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return kit.read_dealt_rows(batch, parts)
 
 
-def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches with verl. The result is empty if a microbatch does not contain the rows that
-    verl reports for it.
-    """
+def _split_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
     parts, places_of = boundary.function(data, max_token_len=inputs["max_tokens_per_microbatch"])
     fields = [kit.read_columns(part) for part in parts]
     rows = [part["row"].tolist() for part in fields]
+    # No microbatches are returned if verl reports other rows than they contain.
     whole = rows == [list(part) for part in places_of] == [part["label"] for part in fields]
     return {"parts": rows if whole else []}
 
 
-def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore the original order of the microbatches' results with verl."""
+def _restore_order(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
     order_in_parts = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
     fields = inputs["fields"]
@@ -151,16 +143,16 @@ _BALANCING = (
         fixed={"grouped": True, "equal_size": True},
     ),
     Binding(
-        f"{_TRAINER}._balance_batch", "balanced_partition", call=_balanced_batch, imports=(_PROTOCOL,),
+        f"{_TRAINER}._balance_batch", "balanced_partition", call=_balance_rows, imports=(_PROTOCOL,),
         stand_ins=(_TRAINER_SELF,), fixed={"grouped": False, "equal_size": True},
         accepts={"keep_minibatches": (False, True)},
     ),
     Binding(
-        f"{_BALANCING}.prepare_dynamic_batch", "microbatch_packing", call=_packed, imports=(_PROTOCOL,),
+        f"{_BALANCING}.prepare_dynamic_batch", "microbatch_packing", call=_split_batch, imports=(_PROTOCOL,),
         accepts={"attention_mask": ("full", "right")},
     ),
     Binding(
-        f"{_BALANCING}.restore_dynamic_batch", "row_surgery", call=_restored,
+        f"{_BALANCING}.restore_dynamic_batch", "row_surgery", call=_restore_order,
         fixed={"surgery": "join", "layouts": _COLUMNS},
     ),
 )  # fmt: skip

@@ -41,25 +41,21 @@ def _numpy(labels: list[Any]) -> Any:
     return numpy.array(labels, dtype=object)
 
 
-def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _select_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     arguments = inputs["arguments"]
     data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
     chosen = boundary.function(data, arguments["chosen"])
     return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
 
 
-def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean that verl computes over parts with different numbers of samples."""
+def _aggregate_metrics(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     aggregator = boundary.owner()
     for part in inputs["parts"]:
         aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part))
     return {"mean": boundary.function(aggregator)["critic/score/mean"]}
 
 
-def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches on one rank with verl. The result is empty if a microbatch does not contain the
-    rows that verl reports for it.
-    """
+def _split_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import tensordict
 
     mask = inputs["attention_mask"]
@@ -67,11 +63,11 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = tensordict.TensorDict({"attention_mask": mask, "input_ids": mask, "places": places}, batch_size=[len(mask)])
     parts, places_of = boundary.function(batch, max_token_len=inputs["max_tokens_per_microbatch"])
     rows = [part["places"].tolist() for part in parts]
+    # No microbatches are returned if verl reports other rows than they contain.
     return {"parts": rows if rows == [list(part) for part in places_of] else []}
 
 
-def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate fields with verl's collator, without padding. Cut the result at its offsets."""
+def _collate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     module = boundary.module
     collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
     batch = boundary.function(collator, inputs["samples"])
@@ -84,13 +80,12 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the item that verl's dataset makes from a message with the given tokens."""
+def _truncate_message(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
-        raise AbsentError("not in this version: a separate function that tokenizes a message")
+        raise AbsentError("this version has no DatasetPadMode or no method _process_single_message")
     ids, mask = (torch.tensor(inputs[name]) for name in ("token_ids", "loss_mask"))
-    item = _item(
+    item = _item_of_row(
         boundary,
         {},
         _build_messages=lambda row: [{"role": "user", "content": "tokens"}],
@@ -105,22 +100,21 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": item["input_ids"][there].tolist(), "loss_mask": item["loss_mask"][there].tolist()}
 
 
-def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
-    """Return the only item of a verl dataset of one row."""
+def _item_of_row(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
     lacks = dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default"))
     frame = kit.stand_in(iloc=[kit.stand_in(to_dict=lambda: dict(row))])
     with kit.swap(boundary.module, "print_assembled_message", lambda *_: None):
         return boundary.function(kit.make_unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
 
 
-def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids of a chat, and the mask of the tokens that receive a gradient in verl."""
+def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a chat's token ids, and the mask of the tokens that receive a gradient in verl."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
-        raise AbsentError("not in this version: masks of single messages; this version compares whole chats")
+        raise AbsentError("this version has no DatasetPadMode or no function extract_system_prompt_and_generation")
     tokenizer, messages = chat(inputs)
     system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
-    item = _item(
+    item = _item_of_row(
         boundary,
         {"messages": messages},
         tokenizer=tokenizer,
@@ -137,9 +131,10 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     return {"token_ids": item["input_ids"], "loss_mask": learned(boundary, item)}
 
 
-def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two numbers that numpy's global generator draws after the same seed: one immediately, and one after a call
-    of verl's bootstrap.
+def _draw_after_bootstrap(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Draw a random number twice with the same seed: without and after a call of verl's bootstrap.
+
+    The numbers differ if the bootstrap changes numpy's global generator.
     """
     import numpy
 
@@ -151,7 +146,7 @@ def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"without": without, "after": numpy.random.random_sample()}}
 
 
-def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _report_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -167,16 +162,16 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("critic/").replace("/", "_"): value for name, value in metrics.items()}
 
 
-def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the advantage step of verl's trainer.
+def _compute_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute GRPO advantages with the function that verl's trainer calls.
 
     Versions whose batches have no response mask derive it from the attention mask. Here, both masks are equal, because
     the batch has no prompt tokens.
     """
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
-        raise AbsentError("not in this version: estimators other than GAE")
+        raise AbsentError("this version has no advantage estimator other than GAE")
     if "norm_adv_by_std_in_grpo" not in boundary.parameters and not inputs["norm_by_std"]:
-        raise AbsentError("not in this version: GRPO without division by the standard deviation")
+        raise AbsentError("this version's GRPO always divides by the standard deviation")
     mask = inputs["response_mask"]
     tensors = {name: inputs[name] for name in ("token_level_rewards", "response_mask")}
     tensors |= {"responses": mask, "attention_mask": mask}
@@ -185,8 +180,8 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: batch.batch[name] for name in ("advantages", "returns")}
 
 
-def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows of the groups that verl's dynamic sampling keeps. A stand-in store returns the rewards."""
+def _filter_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rows of the groups that verl's dynamic sampling keeps."""
     rewards, groups = inputs["rewards"].tolist(), kit.rows_of_groups(inputs["group"])
     rows = {f"{number}_{row}_0": row for number, part in enumerate(groups) for row in part}
 
@@ -208,7 +203,7 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _DATA = (
     Binding(
-        "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._dapo_filtered_keys", "group_filter", call=_filtered,
+        "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._dapo_filtered_keys", "group_filter", call=_filter_groups,
         requires=("verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._dapo_filtered_keys",), stand_ins=(_STORE,),
         dialects=(
             Dialect(
@@ -217,23 +212,23 @@ _DATA = (
             ),
         ),
     ),
-    Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_selected, imports=(_PROTOCOL,)),
+    Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_select_rows, imports=(_PROTOCOL,)),
     Binding(
-        f"{_BALANCING}.rearrange_micro_batches", "microbatch_packing", call=_packed,
+        f"{_BALANCING}.rearrange_micro_batches", "microbatch_packing", call=_split_batch,
         accepts={"attention_mask": ("full", "right")},
     ),
     Binding(
-        f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch", "collation", call=_collated,
+        f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch", "collation", call=_collate,
         fixed={"layouts": _FIELDS},
     ),
     Binding(
-        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "truncation", call=_sample,
+        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "truncation", call=_truncate_message,
         stand_ins=(_DATASET, _TOKENS),
     ),
     # Tool results have turns of their own. A template that puts several of them into one turn renders a whole chat
     # differently from its single messages, and verl rejects such a template.
     Binding(
-        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "trained_tokens", call=_trained_of_a_chat,
+        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "trained_tokens", call=_trained_tokens,
         imports=LEARNING, requires=LEARNING, stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
         fixed={"trains": "all", "tools_share_a_turn": False},
         dialects=(
@@ -247,21 +242,21 @@ _DATA = (
             ),
         ),
     ),
-    Binding(f"{_METRICS}.bootstrap_metric", "call", call=_bootstrapped),
+    Binding(f"{_METRICS}.bootstrap_metric", "call", call=_draw_after_bootstrap),
     Binding(
-        "verl.trainer.ppo.v1.utils.MetricsAggregator.get_aggregated_metrics", "mean_of_parts", call=_aggregated,
+        "verl.trainer.ppo.v1.utils.MetricsAggregator.get_aggregated_metrics", "mean_of_parts", call=_aggregate_metrics,
         fixed={"missing": False},
     ),
     Binding(
         f"{_METRICS}.compute_data_metrics", "batch_report", formerly=(f"{_TRAINER}.compute_data_metrics",),
-        call=_summarised, imports=(_PROTOCOL,),
+        call=_report_batch, imports=(_PROTOCOL,),
     ),
     Binding(
         "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",),
         call=partial(kit.call_with, device="cpu"),
     ),
     Binding(
-        f"{_TRAINER}.compute_advantage", "group_advantage", call=_advantages, imports=(_PROTOCOL,),
+        f"{_TRAINER}.compute_advantage", "group_advantage", call=_compute_advantages, imports=(_PROTOCOL,),
         fixed={"estimator": "grpo", "epsilon": None},
         dialects=(
             Dialect(
@@ -273,15 +268,13 @@ _DATA = (
 )  # fmt: skip
 
 
-# -- small functions of tensors under the trainer: log-probs and entropies, masks, padding, truncation, batches --------
+# -- small functions of tensors: log-probs and entropies, masks, padding, truncation -----------------------------------
 
 _TORCH = "verl.utils.torch_functional"
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return entropies from the boundary. The log-probs are from another function of the same module, because the
-    contract also needs the gradient of log-probs.
-    """
+    # The contract also needs log-probs with a gradient. Another function of the same module computes them.
     logits = inputs["logits"]
     rows, tokens, size = logits.shape
     log_probs = boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"])
@@ -294,8 +287,7 @@ def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
     return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed)
 
 
-def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of the attention mask that verl cuts out for the response."""
+def _cut_response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     places = torch.arange(inputs["response_length"])
     there = (places[None, :] < inputs["lengths"][:, None]).long()
     tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
@@ -303,8 +295,7 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": boundary.function(data)}
 
 
-def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let verl pad one sequence on the left and truncate it. Return the valid tokens."""
+def _pad_and_truncate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ids = torch.tensor([inputs["token_ids"]])
     padded, there = boundary.function(
         ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]
@@ -322,7 +313,7 @@ _KERNELS = (
         f"{_TORCH}.get_response_mask", "response_masks", arguments={"eos_token_id": ("eos_token",)},
         outputs=("response_mask",), call=partial(kit.call_with, leading=("responses",), takes=("eos_token_id",)),
     ),
-    Binding(f"{_TRAINER}.compute_response_mask", "response_masks", call=_of_attention, imports=(_PROTOCOL,)),
+    Binding(f"{_TRAINER}.compute_response_mask", "response_masks", call=_cut_response_mask, imports=(_PROTOCOL,)),
     Binding(
         f"{_TORCH}.pad_sequence_to_length", "column_padding", arguments={"side": ("left_pad",)}, outputs=("padded",),
         call=partial(
@@ -330,9 +321,9 @@ _KERNELS = (
             values_of={"side": {"left": True, "right": False}},
         ),
     ),
-    # Older versions do not have this function, and call the tokenizer in the same step.
+    # Required, because older versions lack this function: they tokenize and truncate in one function.
     Binding(
-        f"{_TORCH}.postprocess_data", "truncation", call=_post_processed, requires=(f"{_TORCH}.postprocess_data",),
+        f"{_TORCH}.postprocess_data", "truncation", call=_pad_and_truncate, requires=(f"{_TORCH}.postprocess_data",),
         fixed={"padded": True},
     ),
 )  # fmt: skip

@@ -26,40 +26,39 @@ _ROWS = ("full", "right")
 # -- log-probs and losses ----------------------------------------------------------------------------------------------
 
 
-def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _gather_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": boundary.function(inputs["logits"].log_softmax(-1), inputs["token_ids"]), "entropy": None}
 
 
-def _of_top(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _log_probs_of_top_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "log_probs": boundary.function(inputs["logits"], inputs["token_ids"][..., None], 3)[..., 0],
         "entropy": None,
     }
 
 
-def _scaled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of logits that verl has divided by the temperature."""
+def _scale_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     logits = boundary.function(inputs["token_ids"], inputs["logits"] * 1, inputs["temperature"], None, None)
     return {"log_probs": boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"]), "entropy": None}
 
 
-def _prompted(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the ids and logits of whole sequences: a prompt of two tokens, and the response."""
+def _prepend_prompt(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the ids and logits of whole sequences, which consist of two prompt tokens and the response."""
     pad = torch.nn.functional.pad
     return pad(inputs["token_ids"], (2, 0)), pad(inputs["logits"], (0, 0, 1, 1))
 
 
-def _of_response(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    ids, logits = _prompted(inputs)
+def _log_probs_of_response(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    ids, logits = _prepend_prompt(inputs)
     return {"log_probs": boundary.function(ids, logits, inputs["token_ids"].shape[1]), "entropy": None}
 
 
-def _without_padding(packed: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's log-probs of packed logits, without padding.
+def _call_rmpad(packed: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return log-probs from the functions of verl that take logits without padding.
 
-    :param packed: whether the function takes packed ids. Otherwise it takes padded ids and their mask.
+    :param packed: True if the function takes packed ids, and False if it takes padded ids and their mask.
     """
-    (ids, logits), (rows, tokens) = _prompted(inputs), inputs["token_ids"].shape
+    (ids, logits), (rows, tokens) = _prepend_prompt(inputs), inputs["token_ids"].shape
     kernels = kit.stand_in(
         pad_input=lambda hidden_states, indices, batch, seqlen: kit.restore_padding(
             hidden_states, indices, batch, seqlen
@@ -77,8 +76,8 @@ def _without_padding(packed: bool, boundary: Any, inputs: Mapping[str, Any]) -> 
     return {"log_probs": told, "entropy": None}
 
 
-def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's fused log-probs. The head is the identity matrix, so the hidden states are the logits."""
+def _fused_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    # With the identity matrix as the output layer, the hidden states are the logits.
     logits = inputs["logits"]
     told = boundary.function(
         boundary.owner(3), logits, torch.eye(logits.shape[-1]).to(logits), inputs["token_ids"], inputs["temperature"]
@@ -89,22 +88,21 @@ def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entropy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's entropy loss. A stand-in returns the scenario's entropy of each token, and 0 for masked tokens."""
     if not (inputs["response_mask"] != 0).any():
-        raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
+        raise AbsentError("the scenario has no valid token, but every batch of verl has one")
     logits = torch.where(inputs["response_mask"] != 0, inputs["loss_mat"], 0.0)[..., None]
     with kit.swap(boundary.module.verl_F, "entropy_from_logits", lambda logits: logits[..., 0]):
         return {"loss": boundary.invoke(kit.take_inputs(inputs, "loss_agg_mode"), logits, inputs["response_mask"])}
 
 
 def _top_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's divergence over a teacher's top-k tokens. Here these tokens are the whole vocabulary."""
     mask = inputs["response_mask"]
     if not mask.any():
-        raise AbsentError("the framework's packed batches have at least one token; this scenario has none")
+        raise AbsentError("the scenario has no valid token, but every packed batch of verl has one")
     student, teacher = (inputs[name][mask != 0] for name in ("logits", "teacher_logits"))
     ends = torch.tensor([0, len(student)])
     nested = partial(torch.nested.nested_tensor_from_jagged, offsets=ends)
+    # The top-k tokens of the teacher are the whole vocabulary.
     words = torch.arange(student.shape[-1]).expand(student.shape).contiguous()
     loss = kit.stand_in(use_chunked_topk=False, log_prob_min_clamp=None)
     told = boundary.function(
@@ -114,15 +112,14 @@ def _top_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": told.sum() / max(int((mask != 0).sum()), 1)}
 
 
-def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return token rewards with verl's KL penalty. The contract defines them as returns with the discount 0."""
+def _penalise_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the token rewards after verl's KL penalty. In the contract, they are returns with the discount 0."""
     kl = inputs["kl"] if inputs["kl"] is not None else torch.zeros_like(inputs["token_level_rewards"])
     rewards = boundary.function(inputs["token_level_rewards"], kl, torch.zeros_like(kl), inputs["kl_coef"])
     return {"returns": rewards, "advantages": rewards}
 
 
-def _penalised_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards of a batch after verl applied the penalty of a KL controller."""
+def _penalise_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     kl = inputs["kl"] if inputs["kl"] is not None else torch.zeros_like(inputs["token_level_rewards"])
     columns = {"token_level_scores": inputs["token_level_rewards"], "old_log_probs": kl, "ref_log_prob": kl * 0}
     mask = inputs["response_mask"]
@@ -131,8 +128,8 @@ def _penalised_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     )
     controller = kit.stand_in(value=inputs["kl_coef"], update=lambda **_: None)
     rewards = boundary.function(data, controller, "kl")[0].batch["token_level_rewards"]
-    # GRPO and RLOO add up a row's rewards without a mask, so a penalty of a masked token counts. NaN is left out,
-    # because verl multiplies by the mask, which turns an infinite penalty into NaN.
+    # GRPO and RLOO add up a row's rewards without a mask, so a penalty of a masked token counts. NaN counts
+    # as 0, because verl multiplies by the mask, which turns an infinite penalty into NaN.
     counted = torch.where(mask != 0, 0.0, rewards - inputs["token_level_rewards"]).nan_to_num().sum(-1, keepdim=True)
     rewards = rewards + counted
     return {"returns": rewards, "advantages": rewards}
@@ -146,18 +143,18 @@ def _logits(path: str, call: Callable[..., Any], **more: Any) -> Binding:
 _UNPACKS = StandIn("flash_attn", "replaces the kernels that pad and unpad rows; the rows are the same")
 _TOKEN_REWARDS: dict[str, Any] = {"gamma": 0.0, "reward_layout": "any"}
 _LOSSES = (
-    _logits(f"{_TORCH}.gather_from_labels", _gathered),
-    _logits(f"{_TORCH}.log_probs_from_logits_response", _of_response),
+    _logits(f"{_TORCH}.gather_from_labels", _gather_log_probs),
+    _logits(f"{_TORCH}.log_probs_from_logits_response", _log_probs_of_response),
     _logits(
-        f"{_TORCH}.log_probs_from_logits_response_rmpad", partial(_without_padding, False), stand_ins=(_UNPACKS,),
+        f"{_TORCH}.log_probs_from_logits_response_rmpad", partial(_call_rmpad, False), stand_ins=(_UNPACKS,),
     ),
-    _logits(f"{_TORCH}.log_probs_from_logits_all_rmpad", partial(_without_padding, True), stand_ins=(_UNPACKS,)),
+    _logits(f"{_TORCH}.log_probs_from_logits_all_rmpad", partial(_call_rmpad, True), stand_ins=(_UNPACKS,)),
     Binding(
-        f"{_TORCH}.post_process_logits", "token_log_probs", call=_scaled, fixed={"with_entropy": False},
+        f"{_TORCH}.post_process_logits", "token_log_probs", call=_scale_logits, fixed={"with_entropy": False},
     ),
-    _logits("verl.trainer.distillation.fsdp.losses._chunked_topk_log_probs", _of_top),
+    _logits("verl.trainer.distillation.fsdp.losses._chunked_topk_log_probs", _log_probs_of_top_tokens),
     Binding(
-        "verl.utils.experimental.torch_functional.FusedLinearForPPO.forward", "token_log_probs", call=_fused,
+        "verl.utils.experimental.torch_functional.FusedLinearForPPO.forward", "token_log_probs", call=_fused_log_probs,
     ),
     Binding(
         f"{_CORE}.compute_entropy_loss", "loss_aggregation", call=_entropy_loss,
@@ -173,9 +170,9 @@ _LOSSES = (
         "verl.trainer.distillation.fsdp.losses.compute_forward_kl_topk", "distillation_loss", call=_top_divergence,
         fixed={"beta": 0.0, "temperature": 1.0, "batch_num_tokens": None},
     ),
-    Binding(f"{_CORE}.compute_rewards", "discounted_return", call=_penalised, fixed=_TOKEN_REWARDS),
+    Binding(f"{_CORE}.compute_rewards", "discounted_return", call=_penalise_rewards, fixed=_TOKEN_REWARDS),
     Binding(
-        "verl.trainer.ppo.ray_trainer.apply_kl_penalty", "discounted_return", call=_penalised_batch,
+        "verl.trainer.ppo.ray_trainer.apply_kl_penalty", "discounted_return", call=_penalise_batch,
         fixed=_TOKEN_REWARDS, imports=(_PROTOCOL,),
     ),
 )  # fmt: skip
@@ -184,18 +181,17 @@ _LOSSES = (
 
 
 def _mean_over_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's mean over the tokens of two ranks."""
     values, mask = inputs["values"], inputs["response_mask"]
     if not mask.any():
-        raise AbsentError("the framework's steps have at least one valid token; this scenario has none")
+        raise AbsentError("the scenario has no valid token, but every step of verl has one")
     return {"result": kit.on_ranks(2, lambda rank: boundary.function(values[rank::2], mask[rank::2]))[0]}
 
 
-def _divergence_told(key: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the divergence that verl reports for two policies whose log-probs differ by the scenario's values."""
+def _reported_divergence(key: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values, mask = inputs["values"], inputs["response_mask"]
     if not (mask != 0).any():
-        raise AbsentError("the framework's batches have at least one valid token; this scenario has none")
+        raise AbsentError("the scenario has no valid token, but every batch of verl has one")
+    # The log-probs of the two policies differ by the scenario's values.
     return {"result": values.new_tensor(boundary.function(torch.zeros_like(values), values, mask)[key])}
 
 
@@ -207,8 +203,8 @@ def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"mean": boundary.function({"loss": _flat(inputs)})["loss"]}
 
 
-def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Add values to a verl ``Metric``, one by one or part by part, and return the metric's mean."""
+def _mean_of_metric(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Add values to a verl ``Metric`` with ``append`` or ``extend``, and return the metric's mean."""
     metric = boundary.owner("mean")
     for part in inputs["parts"] if boundary.path.endswith("extend") else _flat(inputs):
         boundary.function(metric, part)
@@ -219,8 +215,7 @@ def _over_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"mean": boundary.owner.aggregate_dp([boundary.owner("mean", value) for value in _flat(inputs)])}
 
 
-def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean over steps that verl's aggregator computes. Steps are weighted by their number of samples."""
+def _aggregate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     aggregator = boundary.owner(total_gpus=1)
     for part in inputs["parts"]:
         aggregator.add_step_metrics({"score/weighted": sum(part) / len(part)}, len(part), 0.0)
@@ -228,8 +223,8 @@ def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"mean": boundary.function(aggregator)["score/weighted"]}
 
 
-def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean over the responses to a prompt that verl's validation reports."""
+def _validation_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return verl's validation metric ``mean@n``: the mean score of the n responses to one prompt."""
     values = _flat(inputs)
     with kit.keep_random_state():
         told = boundary.function(["data"] * len(values), ["0"] * len(values), {"score": values})
@@ -250,7 +245,7 @@ _METRICS = (
         ),
     ),
     *(
-        Binding(f"{_OFF_POLICY}.{name}", "masked_statistics", call=partial(_divergence_told, key), fixed=_MEAN)
+        Binding(f"{_OFF_POLICY}.{name}", "masked_statistics", call=partial(_reported_divergence, key), fixed=_MEAN)
         for name, key in (
             ("compute_offpolicy_metrics", "kl"), ("compute_rollout_corr_metrics_from_logprobs", "rollout_corr/kl"),
         )
@@ -259,10 +254,10 @@ _METRICS = (
         Binding(path, "mean_of_parts", call=call, fixed=_NO_GAPS)
         for path, call in (
             (f"{_METRIC}.reduce_metrics", _reduced), ("verl.trainer.ppo.metric_utils.reduce_metrics", _reduced),
-            (f"{_METRIC}.Metric.append", _appended), (f"{_METRIC}.Metric.extend", _appended),
+            (f"{_METRIC}.Metric.append", _mean_of_metric), (f"{_METRIC}.Metric.extend", _mean_of_metric),
             (f"{_METRIC}.Metric.aggregate_dp", _over_ranks),
-            ("verl.experimental.fully_async_policy.detach_utils.MetricsAggregator.get_aggregated_metrics", _aggregated),
-            ("verl.trainer.ppo.metric_utils.process_validation_metrics", _validated),
+            ("verl.experimental.fully_async_policy.detach_utils.MetricsAggregator.get_aggregated_metrics", _aggregate),
+            ("verl.trainer.ppo.metric_utils.process_validation_metrics", _validation_mean),
         )
     ),
 )  # fmt: skip
@@ -275,8 +270,8 @@ def _listed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"padded": padded.to(inputs["values"].dtype)}
 
 
-def _of_columns(boundary: Any, values: Any, size: int) -> Any:
-    """Pad the columns of a tensor with verl's function, which pads the first axis."""
+def _pad_columns(boundary: Any, values: Any, size: int) -> Any:
+    # Transposed, because verl's function pads the first axis.
     return boundary.function(values.T, torch.tensor([0, values.shape[1]]), values.shape[1], size)[0].T
 
 
@@ -301,23 +296,20 @@ def _tokens(inputs: Mapping[str, Any]) -> list[Any]:
     return [sample["tokens"] for sample in inputs["samples"]]
 
 
-def _unpadded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the padding of rows with verl's function, and cut the result at the ends that verl returns."""
+def _remove_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values, mask = kit.lay_out(_tokens(inputs))
     flat, _, ends, *_ = boundary.function(values[..., None], mask)
     return _samples(flat[:, 0].split(ends.diff().tolist()))
 
 
-def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad packed rows with verl's function, and return the tokens of each row."""
+def _restore_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values, mask = kit.lay_out(_tokens(inputs))
     flat, places, *_ = kit.remove_padding(values[..., None], mask)
     whole = boundary.function(flat, places, *values.shape)[..., 0]
     return _samples([row[there != 0] for row, there in zip(whole, mask)])
 
 
-def _indexed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut rows out of a batch at the indices and ends that verl returns."""
+def _select_valid_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values, mask = kit.lay_out(_tokens(inputs))
     places, ends, *_ = boundary.function(mask)
     return _samples(values.flatten()[places].split(ends.diff().tolist()))
@@ -334,8 +326,7 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return _samples(made.unbind())
 
 
-def _no_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a padded batch to nested tensors with verl, and read their ids and positions."""
+def _to_nested(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     samples = inputs["samples"]
     ids, mask = kit.lay_out([sample["input_ids"] for sample in samples], left=True)
     places = torch.stack(
@@ -358,8 +349,8 @@ def _no_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _values(reads: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of response tokens, which verl reads from packed outputs. Each row has one prompt token."""
+def _response_values(reads: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the values of response tokens from a critic's packed outputs. Each row has one prompt token."""
     mask, outputs = inputs["response_mask"], inputs["outputs"]
     lengths = [int(row.sum()) for row in mask != 0]
     rows = [torch.cat([outputs[row, :length], inputs["output_after"][row][None]]) for row, length in enumerate(lengths)]
@@ -386,8 +377,7 @@ def _cut(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": made[there != 0].tolist()}
 
 
-def _tokenised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokenize a text with verl. A stand-in tokenizer returns the scenario's ids."""
+def _tokenize_and_truncate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ids = torch.tensor([inputs["token_ids"]])
     made, there = boundary.function(
         "", lambda *_, **__: {"input_ids": ids, "attention_mask": ids * 0 + 1}, inputs["max_length"], 0,
@@ -401,8 +391,11 @@ def _stacked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [{name: column[row] for name, column in batch.items()} for row in range(len(inputs["samples"]))]}
 
 
-def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the items of verl's dataset of preference pairs. The dataset's texts consist of token ids."""
+def _preference_items(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the items of verl's dataset of preference pairs.
+
+    Texts are token ids. Their thousands mark the column, so that a text of another column changes the result.
+    """
     samples = inputs["samples"]
     own = {"prompts": "prompt", "chosen_responses": "chosen", "rejected_responses": "rejected"}
     columns = {
@@ -442,7 +435,7 @@ _PADDED = (
             path, "column_padding", call=partial(kit.call_padding_to_multiple, pads), fixed=_RIGHT, accepts=_NO_VALUE,
         )
         for path, pads in (
-            ("verl.utils.model.pad_packed_inputs", _of_columns),
+            ("verl.utils.model.pad_packed_inputs", _pad_columns),
             (f"{_ULYSSES}.ulysses_pad", lambda boundary, values, size: boundary.function(values, None, size)[0]),
             (
                 "verl.workers.engine.utils.pad_packed_inputs",
@@ -464,17 +457,17 @@ _PADDED = (
             ),
         )
     ),
-    _collates(f"{_FALLBACK}_unpad_input", _unpadded),
-    _collates(f"{_FALLBACK}_pad_input", _padded),
-    _collates(f"{_TORCH}.get_unpad_data", _indexed),
+    _collates(f"{_FALLBACK}_unpad_input", _remove_padding),
+    _collates(f"{_FALLBACK}_pad_input", _restore_padding),
+    _collates(f"{_TORCH}.get_unpad_data", _select_valid_tokens),
     _collates(f"{_TORCH}.remove_pad_token", _from_left),
     _collates(f"{_PADDING}.response_to_nested", _responses),
-    _collates(f"{_PADDING}.left_right_2_no_padding", _no_padding, "input_ids", "position_ids", imports=(_TENSORDICT,)),
+    _collates(f"{_PADDING}.left_right_2_no_padding", _to_nested, "input_ids", "position_ids", imports=(_TENSORDICT,)),
     _collates("verl.utils.dataset.rl_dataset.collate_fn", _stacked, "label", others=_TWO),
-    _collates(f"{_OF_RM}.__getitem__", _paired, "prompt", "chosen", "rejected"),
+    _collates(f"{_OF_RM}.__getitem__", _preference_items, "prompt", "chosen", "rejected"),
     *(
         Binding(
-            f"{_PADDING}.{name}", "critic_values", call=partial(_values, reads), imports=(_TENSORDICT,),
+            f"{_PADDING}.{name}", "critic_values", call=partial(_response_values, reads), imports=(_TENSORDICT,),
             accepts={"response_mask": _ROWS},
         )
         for name, reads in (("no_padding_2_padding", _sliced), ("response_from_nested", _nested_responses))
@@ -484,7 +477,7 @@ _PADDED = (
         fixed={"side": "right", "padded": True, "loss_mask": None},
     ),
     Binding(
-        f"{_TORCH}.tokenize_and_postprocess_data", "truncation", call=_tokenised,
+        f"{_TORCH}.tokenize_and_postprocess_data", "truncation", call=_tokenize_and_truncate,
         fixed={"padded": True, "loss_mask": None}, stand_ins=(StandIn("tokenizer", "returns the scenario's ids"),),
     ),
 )  # fmt: skip
@@ -495,8 +488,8 @@ _PROTO = Container(CONTAINER, common={"imports": (_PROTOCOL,)})
 _Do = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 
 
-def _names(data: Any) -> dict[str, list[str]]:
-    """Return the names of all columns and of all metadata, as arguments with verl's names."""
+def _all_keys(data: Any) -> dict[str, list[str]]:
+    """Return the arguments with which ``DataProto.select`` and ``pop`` return all data."""
     return {
         "batch_keys": [*data.batch.keys()],
         "non_tensor_batch_keys": [*data.non_tensor_batch],
@@ -509,11 +502,12 @@ def _ranges(inputs: Mapping[str, Any], data: Any) -> list[tuple[int, int]]:
     return [(part * size, (part + 1) * size) for part in range(inputs["count"])]
 
 
-def _united(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Unite two of verl's containers. The first has all tensors. The second has all other columns, and one of the
-    tensors again.
+def _unite(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Split a DataProto by columns, and unite the two halves with verl.
+
+    The first half has all tensors. The second half has all other columns, and one of the tensors again.
     """
-    names, owner = _names(data), boundary.owner
+    names, owner = _all_keys(data), boundary.owner
     one = owner.select(data, names["batch_keys"], [], names["meta_info_keys"])
     other = owner.select(data, names["batch_keys"][:1], names["non_tensor_batch_keys"], [])
     return [boundary.function(one, other)]
@@ -537,15 +531,15 @@ def _wrapped(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[An
     return list(boundary.function(boundary.owner(data), inputs["count"]))
 
 
-def _futures(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Split a verl container that is still a future, and get each part. A stand-in for ray returns the container."""
+def _split_future(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Split a ``DataProtoFuture`` with verl, and return the data of each part. ``ray.get`` returns its argument."""
     future = boundary.owner(collect_fn=None, futures=[data])
     with kit.swap(boundary.module.ray, "get", kit.return_first):
         return [part.get() for part in boundary.function(future, inputs["count"])]
 
 
-def _joined(boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
-    """Join verl's containers: the data of workers, the results of a future, or the parts of all ranks."""
+def _join(boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
+    """Join the parts of a batch with ``BatchData.concat`` or ``DataProtoFuture.get``."""
     parts = kit.join_parts(CONTAINER, kit.stand_in(function=list, imported=boundary.imported), inputs, None)[0]
     if boundary.path.endswith("get"):
         with kit.swap(boundary.module.ray, "get", kit.return_first):
@@ -567,9 +561,9 @@ def _items(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _NO_LISTS = {name: kind for name, kind in LAYOUTS.items() if name != "prompt"}
 _WHOLE = {"fixed": {"count": 1}, "accepts": {"remainder": (0,)}}
 _SURGERIES: tuple[tuple[str, str, _Do, dict[str, Any]], ...] = (
-    ("DataProto.select", "cut", lambda b, i, data: [b.function(data, **_names(data))], _WHOLE),
-    ("DataProto.pop", "cut", lambda b, i, data: [b.function(data, **_names(data))], _WHOLE),
-    ("DataProto.union", "cut", _united, _WHOLE),
+    ("DataProto.select", "cut", lambda b, i, data: [b.function(data, **_all_keys(data))], _WHOLE),
+    ("DataProto.pop", "cut", lambda b, i, data: [b.function(data, **_all_keys(data))], _WHOLE),
+    ("DataProto.union", "cut", _unite, _WHOLE),
     ("DataProto.rename", "cut", _renamed, _WHOLE),
     ("DataProto.__getstate__", "cut", _restored, _WHOLE),
     ("DataProto.__setstate__", "cut", _restored, _WHOLE),
@@ -586,9 +580,9 @@ _SURGERIES: tuple[tuple[str, str, _Do, dict[str, Any]], ...] = (
     ("fold_batch_dim", "cut", lambda b, i, data: [b.module.unfold_batch_dim(b.function(data, 1))], _WHOLE),
     ("unfold_batch_dim", "cut", lambda b, i, data: [b.function(b.module.fold_batch_dim(data, 1))], _WHOLE),
     ("BatchData.chunk", "cut", _wrapped, {"accepts": {"remainder": (0,)}}),
-    ("BatchData.concat", "join", _joined, {}),
-    ("DataProtoFuture.chunk", "cut", _futures, {"accepts": {"remainder": (0,)}}),
-    ("DataProtoFuture.get", "join", _joined, {}),
+    ("BatchData.concat", "join", _join, {}),
+    ("DataProtoFuture.chunk", "cut", _split_future, {"accepts": {"remainder": (0,)}}),
+    ("DataProtoFuture.get", "join", _join, {}),
 )  # fmt: skip
 
 _CONTAINERS = (
@@ -601,8 +595,8 @@ _CONTAINERS = (
 # -- parts of reward rules, and schedules ------------------------------------------------------------------------------
 
 
-def _prime(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the score of verl's `prime` scorer: 1 if it extracts the ground truth from the response, otherwise 0."""
+def _score_prime(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return 1 if verl's ``prime`` rule extracts the ground truth from the response, and 0 otherwise."""
     return {"score": float(boundary.function(inputs["response"])[1] == inputs["ground_truth"])}
 
 
@@ -611,10 +605,9 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return kit.read_coefficients(controller, inputs, "current_kl")
 
 
-def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the learning rates of the schedule that verl's FSDP engine builds."""
+def _read_rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["schedule"] == "constant" and inputs["first_step"]:
-        raise AbsentError("the constant schedule has no option zero_indexed_step")
+        raise AbsentError("verl's constant schedule has no option zero_indexed_step; first_step must be 0")
     config = kit.stand_in(
         total_training_steps=inputs["training_steps"], lr_warmup_steps=inputs["warmup_steps"],
         lr_warmup_steps_ratio=0.0, lr_scheduler_type=inputs["schedule"], min_lr_ratio=inputs["min_ratio"],
@@ -637,7 +630,7 @@ _PARTS = (
     rule_reward(f"{_DAPO}.is_correct_strict_box", *BOXES),
     rule_reward(f"{_DAPO}.verify", *_ANSWER, notations="minerva"),
     rule_reward(f"{_PRIME}.grade_answer", "bare", notations="math", imports=(f"{_PRIME}.grader",)),
-    rule_reward(f"{_PRIME}.match_answer", *BOXES, call=_prime),
+    rule_reward(f"{_PRIME}.match_answer", *BOXES, call=_score_prime),
     rule_reward(f"{_PRIME}.math_normalize.normalize_answer", "bare", notations="math", call=kit.apply_normaliser),
     rule_reward(f"{_QA}.normalize_answer", "bare", notations="questions", call=kit.apply_normaliser),
     rule_reward(f"{_QA}.extract_solution", *_TAGS, call=kit.apply_extractor),
@@ -647,7 +640,7 @@ _PARTS = (
 _SCHEDULES = (
     Binding(f"{_CORE}.AdaptiveKLController.update", "kl_coefficient", call=_coefficients, fixed={"adaptive": True}),
     Binding(
-        "verl.workers.engine.fsdp.transformer_impl.FSDPEngine._build_lr_scheduler", "learning_rate", call=_rates,
+        "verl.workers.engine.fsdp.transformer_impl.FSDPEngine._build_lr_scheduler", "learning_rate", call=_read_rates,
         fixed=LEARNING_RATE.lacking("warmup_steps", "min_ratio", "first_step"),
         accepts={"schedule": ("constant", "cosine")}, stand_ins=(CPU,),
     ),

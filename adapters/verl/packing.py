@@ -1,4 +1,4 @@
-"""Bindings for verl's layouts of a batch for Megatron: packed into one row, or padded, and split over ranks."""
+"""Bindings for the functions that lay out verl's batches for Megatron: as packed or padded rows, split over ranks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sentinel.binding.kit import torch
 _UTIL = "verl.models.mcore.util"
 
 
-def _through(boundary: Any, rows: Any, ranks: int, score: Any, **layout: Any) -> Any:
-    """Lay out rows of token ids on each rank, score them there, and return the first rank's rows of scores.
+def _score_on_ranks(boundary: Any, rows: Any, ranks: int, score: Any, **layout: Any) -> Any:
+    """Lay out token ids with verl on each rank, score the tokens there, and return the scores of the first rank.
 
-    :param score: called with the ids, the ids of the next tokens, and the position ids.
+    :param score: returns the scores, given the ids, the ids of the next tokens, and the position ids.
     """
     module, form = boundary.module, boundary.path.split("_")[-2]
     before, after = (
@@ -36,14 +36,15 @@ def _through(boundary: Any, rows: Any, ranks: int, score: Any, **layout: Any) ->
     parallel.get_context_parallel_rank = lambda: torch.distributed.get_rank()
     names = {"PackedSeqParams": kit.stand_in, "_packed_seq_params_supports": lambda _: True, "mpu": parallel}
     names |= {"_PACKED_SEQ_PARAMS_HAS_CP_PARTITION_MODE": True}
-    # importing transformers adds the logger's method that verl calls
+    # The real logger has the method warning_once only if transformers has been imported.
     with kit.swap_all(module, logger=kit.stand_in(warning_once=lambda *_: None), **names):
         return kit.on_ranks(ranks, work)[0]
 
 
-def _laid_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Look up a log-prob by the id of the next token, and an entropy by row and position id. Return the mean over the
-    numbers of ranks and the layouts.
+def _recompute(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return log-probs and entropies that pass through verl's layouts, averaged over the layouts.
+
+    A log-prob is looked up by the id of the next token, and an entropy by the token's row and position id.
     """
     table, width = kit.prepend_prompt(inputs["log_probs"].detach()), inputs["log_probs"].shape[1] + 1
     valid = kit.prepend_prompt(inputs["response_mask"]) != 0
@@ -59,7 +60,7 @@ def _laid_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     layouts: list[tuple[int, dict[str, Any]]] = [(1, {}), (2, {})]
     if "thd" in boundary.path:
         layouts.append((2, {"cp_layout": "contiguous"}))
-    made = [_through(boundary, rows, ranks, score, **layout) for ranks, layout in layouts]
+    made = [_score_on_ranks(boundary, rows, ranks, score, **layout) for ranks, layout in layouts]
     scores = sum(torch.nested.to_padded_tensor(one, 0.0, (len(valid), width, 2)) for one in made) / len(made)
     return {"log_probs": scores[:, :-1, 0], "entropy": scores[:, :-1, 1]}
 
@@ -67,7 +68,7 @@ def _laid_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _MODEL = StandIn("model", "a table of log-probs and entropies, in which tokens are looked up by their id and position")
 BINDINGS = tuple(
     Binding(
-        f"{_UTIL}.{side}process_{form}_engine", "recomputed_log_probs", call=_laid_out, stand_ins=(_MODEL, RANKS),
+        f"{_UTIL}.{side}process_{form}_engine", "recomputed_log_probs", call=_recompute, stand_ins=(_MODEL, RANKS),
         fixed={"micro_batch_size": None, "max_tokens_per_microbatch": None, "padding_microbatches": 0},
         requires=(f"{_UTIL}.preprocess_{form}_engine({parameter})",),
     )

@@ -1,4 +1,4 @@
-"""Bindings for verl's rules that score a response, and for its reward managers, which assign the score to a token."""
+"""Bindings for verl's reward rules, which score a response, and its reward managers, which assign scores to tokens."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ _DATA_SETS = ("openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighte
 _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 
 
-def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's score of a response whose answer has the required format or is in a box."""
+def _score_dapo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    # Some versions accept a boxed answer only with the option strict_box_verify.
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     options = {"strict_box_verify": True} if boxes_alone else {}
     return {"score": kit.score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
 
 
-def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _score_by_data_source(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     truth: Any = inputs["ground_truth"]
     if inputs["rule"].startswith("searchR1"):
         truth = {"target": [truth]}
     return {"score": kit.score_of(boundary.function(inputs["rule"], inputs["response"], truth))}
 
 
-def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return verl's score of one response in a batch. The other responses have no answer."""
+def _score_in_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     responses, truths = ["", inputs["response"], "", ""], ["1", inputs["ground_truth"], "2", "3"]
     return {"score": boundary.function([None] * 4, responses, truths, [None] * 4)[1]}
 
@@ -75,7 +74,7 @@ _RULED = (
         "So it is.\nAnswer: {answer}\n",
         "boxed",
         notations="minerva",
-        call=_said_or_boxed,
+        call=_score_dapo,
         dialects=(
             Dialect(
                 "the_oracle_agrees",
@@ -88,7 +87,7 @@ _RULED = (
     rule_reward(
         f"{_RULES}.prime_math.compute_score", *BOXES, notations="values", imports=(f"{_RULES}.prime_math.grader",)
     ),
-    rule_reward(f"{_RULES}.math_batch.compute_score_batched", *BOXES, notations="math", call=_batched),
+    rule_reward(f"{_RULES}.math_batch.compute_score_batched", *BOXES, notations="math", call=_score_in_batch),
     rule_reward(
         f"{_QA}.compute_score", *_TAGS, notations="questions", call=kit.apply_rule_to_answers, dialects=(_prints(108),)
     ),
@@ -105,7 +104,7 @@ _RULED = (
     rule_reward(
         f"{_RULES}.default_compute_score",
         _EVERY,
-        call=_dispatched,
+        call=_score_by_data_source,
         formerly=(f"{_RULES}._default_compute_score",),
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
         requires=(f"{_RULES}.math_dapo",),  # older trainers choose between two rules that have bindings of their own
@@ -118,7 +117,7 @@ _RULED = (
 
 
 class _Tokenizer:
-    """A stand-in tokenizer whose texts are token numbers. Padding is 0."""
+    """A stand-in tokenizer that decodes each token as its id. Padding is 0."""
 
     eos_token = "$"
 
@@ -129,7 +128,7 @@ class _Tokenizer:
         return [self.decode(row, **options) for row in rows]
 
 
-def _batch(boundary: Any, mask: Any) -> Any:
+def _make_batch(boundary: Any, mask: Any) -> Any:
     """Make a batch of responses to one-token prompts. Each token of a response is the number of its row."""
     import numpy
 
@@ -149,10 +148,10 @@ def _batch(boundary: Any, mask: Any) -> Any:
     )
 
 
-def _scoring(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) -> Callable[..., Any]:
-    """Return a reward rule that gives the scenario's score to each response.
+def _make_rule(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) -> Callable[..., Any]:
+    """Make a reward rule that returns the scenario's score of a response, and -1e6 for any other text.
 
-    :param prompt: the number of prompt tokens that precede the response in its text.
+    :param prompt: the number of prompt tokens that precede the response in the text.
     """
     worth = {
         (" ".join([str(n + 1)] * (prompt + int(row.sum()))), str(n + 1)): float(rewards[n])
@@ -166,27 +165,26 @@ def _scoring(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) 
     return score
 
 
-def _scored(inputs: Mapping[str, Any], prompt: int = 0) -> Callable[..., Any]:
-    return _scoring(inputs["rewards"], inputs["response_mask"], inputs["score_as"] == "record", prompt)
+def _make_rule_of(inputs: Mapping[str, Any], prompt: int = 0) -> Callable[..., Any]:
+    return _make_rule(inputs["rewards"], inputs["response_mask"], inputs["score_as"] == "record", prompt)
 
 
-def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards that a verl reward manager makes from scores.
+def _token_rewards(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the token rewards that one of verl's reward managers computes.
 
-    :param make: creates the manager, given its class and the rule.
+    :param make: returns the manager, given its class and the reward rule.
     """
     mask = inputs["response_mask"]
-    # Until March 2025, rules also get the prompt. In the first versions, the manager chooses the rule itself.
-    score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
+    # Until March 2025, rules also received the prompt. In the first versions, the manager selected the rule itself.
+    score = _make_rule_of(inputs, int("sequences" in boundary.function.__code__.co_varnames))
     itself = hasattr(boundary.module, "_select_rm_score_fn")
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
-    own = {"ProcessPoolExecutor": _Threads, "_select_rm_score_fn": partial(_looked_up, score)}
+    own = {"ProcessPoolExecutor": _Threads, "_select_rm_score_fn": partial(_select_rule, score)}
     with kit.swap_all(boundary.module, **own):
-        return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
+        return {"token_level_rewards": boundary.function(manager, _make_batch(boundary, mask))}
 
 
-def _looked_up(score: Any, source: Any) -> Any:
-    """Return the reward rule for a data source. In some versions, the reward manager looks the rule up itself."""
+def _select_rule(score: Any, source: Any) -> Any:
     return partial(score, source)
 
 
@@ -196,9 +194,7 @@ class _Threads(ThreadPoolExecutor):
         self._processes: dict[int, Any] = {}
 
 
-def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """Convert a reward rule for one response into a rule for batches."""
-
+def _apply_to_each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
     def scores(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[Any]:
         return [score(*row) for row in zip(data_sources, solution_strs, ground_truths, extra_infos)]
 
@@ -210,23 +206,22 @@ def _manager(owner: Any, score: Any, **options: Any) -> Any:
 
 
 def _manager_of_batches(owner: Any, score: Any) -> Any:
-    return _manager(owner, _each(score))
+    return _manager(owner, _apply_to_each(score))
 
 
-def _lenient(owner: Any, score: Any) -> Any:
-    """Make verl's DAPO reward manager without a length penalty."""
+def _make_dapo_manager(owner: Any, score: Any) -> Any:
     return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=kit.stand_in(enable=False, len=1))
 
 
-def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _assemble(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     scores = [float(score) for score in inputs["rewards"]]
-    return {"token_level_rewards": boundary.function(_batch(boundary, inputs["response_mask"]), scores)}
+    return {"token_level_rewards": boundary.function(_make_batch(boundary, inputs["response_mask"]), scores)}
 
 
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
-    """Return the score of each response from a verl reward manager that takes one response at a time.
+    """Return the scores from a verl reward manager that is called once for each response.
 
-    :param options: options of the reward rule. #5255 moved them to another section of the configuration.
+    :param options: options of the reward manager. #5255 moved them to another section of the configuration.
     """
     from omegaconf import OmegaConf
 
@@ -237,20 +232,19 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
     async def ask() -> list[float]:
         manager = boundary.owner(config, _Tokenizer(), score)
-        # some versions look up the event loop themselves
+        # In some versions, this attribute is a property that returns the running event loop.
         if not isinstance(getattr(boundary.owner, "loop", None), property):
             manager.loop = asyncio.get_running_loop()
-        data = _batch(boundary, mask)
+        data = _make_batch(boundary, mask)
         return [float((await boundary.function(manager, data[n : n + 1]))["reward_score"]) for n in range(len(mask))]
 
     return asyncio.run(ask())
 
 
 def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards that verl's reward loop makes from scores."""
     mask = inputs["response_mask"]
-    scores = _one_by_one(boundary, _scored(inputs), mask)
-    return {"token_level_rewards": boundary.owner.assemble_rm_scores(_batch(boundary, mask), scores)}
+    scores = _one_by_one(boundary, _make_rule_of(inputs), mask)
+    return {"token_level_rewards": boundary.owner.assemble_rm_scores(_make_batch(boundary, mask), scores)}
 
 
 _ENDS = {"response_mask": ("full", "right")}
@@ -264,25 +258,24 @@ def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
 # -- the overlong penalty ----------------------------------------------------------------------------------------------
 
 
-def _overlong(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that turn on the overlong penalty of verl's DAPO reward manager."""
+def _options(inputs: Mapping[str, Any]) -> dict[str, Any]:
     buffer = {"enable": True, "len": inputs["buffer"], "penalty_factor": inputs["factor"], "log": False}
     return {"max_resp_len": inputs["max_length"], "overlong_buffer_cfg": buffer}
 
 
-def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _penalise(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     mask = inputs["response_mask"]
-    options = _overlong(inputs)
+    options = _options(inputs)
     options["overlong_buffer_cfg"] = OmegaConf.create(options["overlong_buffer_cfg"])
-    manager = _manager(boundary.owner, _scoring(inputs["rewards"], mask), **options)
-    return {"rewards": boundary.function(manager, _batch(boundary, mask)).sum(-1)}
+    manager = _manager(boundary.owner, _make_rule(inputs["rewards"], mask), **options)
+    return {"rewards": boundary.function(manager, _make_batch(boundary, mask)).sum(-1)}
 
 
-def _penalised_one_by_one(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _penalise_one_by_one(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
-    return {"rewards": torch.tensor(_one_by_one(boundary, _scoring(inputs["rewards"], mask), mask, _overlong(inputs)))}
+    return {"rewards": torch.tensor(_one_by_one(boundary, _make_rule(inputs["rewards"], mask), mask, _options(inputs)))}
 
 
 def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any) -> Binding:
@@ -312,22 +305,22 @@ _STANDING = (_TOKENIZER, _SCORE)
 BINDINGS = (
     *_RULED,
     _lays(
-        f"{_MANAGERS}.naive.NaiveRewardManager.__call__", partial(_laid, _manager), *_STANDING,
+        f"{_MANAGERS}.naive.NaiveRewardManager.__call__", partial(_token_rewards, _manager), *_STANDING,
         formerly=("verl.trainer.main_ppo.RewardManager.__call__",),
     ),
-    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", partial(_laid, _lenient), *_STANDING),
-    _lays(f"{_MANAGERS}.batch.BatchRewardManager.__call__", partial(_laid, _manager_of_batches), *_STANDING),
-    _lays(f"{_MANAGERS}.prime.PrimeRewardManager.__call__", partial(_laid, _manager), *_STANDING, _EXECUTOR),
-    _lays(_ASSEMBLES, _assembled, fixed={"score_as": None}),
+    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", partial(_token_rewards, _make_dapo_manager), *_STANDING),
+    _lays(f"{_MANAGERS}.batch.BatchRewardManager.__call__", partial(_token_rewards, _manager_of_batches), *_STANDING),
+    _lays(f"{_MANAGERS}.prime.PrimeRewardManager.__call__", partial(_token_rewards, _manager), *_STANDING, _EXECUTOR),
+    _lays(_ASSEMBLES, _assemble, fixed={"score_as": None}),
     *(
         _lays(f"{_LOOP}.{file}.{name}RewardManager.run_single", _run_single, *_STANDING, requires=(_ASSEMBLES,))
         for file, name in (("naive", "Naive"), ("dapo", "DAPO"), ("gdpo", "GDPO"))
     ),
     _punishes(
-        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _penalised, "workers/reward_manager/dapo.py#L126", *_STANDING,
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _penalise, "workers/reward_manager/dapo.py#L126", *_STANDING,
     ),
     _punishes(
-        f"{_LOOP}.dapo.DAPORewardManager.run_single", _penalised_one_by_one,
+        f"{_LOOP}.dapo.DAPORewardManager.run_single", _penalise_one_by_one,
         "experimental/reward_loop/reward_manager/dapo.py#L113", *_STANDING,
         formerly=tuple(
             (

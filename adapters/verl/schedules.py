@@ -24,10 +24,10 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     later = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"]}
     if missing := [name for name, value in later.items() if value and name not in boundary.parameters]:
-        raise AbsentError(f"not in this version: {missing[0]}")
+        raise AbsentError(f"this version's {inputs['schedule']} schedule has no parameter {missing[0]}")
     early = inputs["schedule"] == "cosine" and "init_lr_ratio" not in boundary.parameters
     if early and inputs["min_ratio"] and inputs["warmup_steps"]:
-        raise AbsentError("not in this version: a warm-up from 0 with a minimum")
+        raise AbsentError("this version's cosine schedule cannot warm up from 0 if min_ratio is not 0")
     arguments = {
         name: inputs[name] for name in boundary.binding.arguments if name in inputs and name != "initial_ratio"
     }
@@ -49,7 +49,7 @@ _WITHOUT: Mapping[str, Any] = {"min_ratio": 0.0, "initial_ratio": 0.0, "stable_r
 def _schedule(schedule: str, *names: str) -> Binding:
     """Bind one of verl's learning-rate schedules.
 
-    :param names: the inputs that the schedule takes in addition to the warm-up steps.
+    :param names: the inputs that the schedule takes in addition to ``warmup_steps``.
     """
     own = ("warmup_steps", *(name for name in names if name in _ARGUMENTS))
     return Binding(

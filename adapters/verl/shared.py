@@ -1,4 +1,4 @@
-"""Shared parts of verl's bindings: a table as a model, a recording optimiser, and stand-ins."""
+"""Stand-ins that verl's bindings share: a table as the model, an optimiser that records gradients, and others."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MEMORY = StandIn("_get_current_mem_info", "a decorator logs the accelerator's me
 
 
 def make_model(table: Any) -> Any:
-    """Make a torch module whose only parameter is this table."""
+    """Make a torch module whose only parameter is a copy of ``table``."""
     model = torch.nn.Module()
     model.table = torch.nn.Parameter(table.detach().clone())
     return model
 
 
 class Recorder:
-    """A stand-in optimiser. It adds up the gradients of all steps instead of applying them."""
+    """A stand-in optimiser that adds up the gradients of all steps, and changes no parameter."""
 
     def __init__(self, model: Any) -> None:
         self._table = model.table
@@ -36,9 +36,6 @@ class Recorder:
         self._table.grad = None
 
     def step(self, ranks: int = 1) -> None:
-        """Add the current gradient to the sum.
-
-        :param ranks: the number of ranks whose gradients were added up. The sum is divided by it.
-        """
+        """Add the model's current gradient, divided by ``ranks``, to :attr:`gradient`."""
         if self._table.grad is not None:
             self.gradient += self._table.grad / ranks

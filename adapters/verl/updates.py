@@ -26,18 +26,18 @@ _PROTOCOL = "verl.protocol"
 
 
 class Answer(dict[str, Any]):
-    """The result of the actor's forward pass, in a form that older and newer callers can read."""
+    """The result of an actor's forward pass: a mapping for newer callers, and a pair for older callers."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self["entropys"], self["log_probs"]))
 
 
-def _with_prompt(mask: Any) -> Any:
+def _prepend_ones(mask: Any) -> Any:
     return torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1)
 
 
-def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows of one prompt token and a response. The id of every token is the row's index in the table."""
+def _make_batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a batch in which each row has one prompt token and a response. A token's id is the number of its row."""
     mask = inputs["response_mask"]
     rows, tokens = mask.shape
     ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
@@ -45,7 +45,7 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "input_ids": ids,
         "responses": ids[:, 1:],
         "position_ids": torch.arange(tokens + 1)[None].repeat(rows, 1),
-        "attention_mask": _with_prompt(mask),
+        "attention_mask": _prepend_ones(mask),
         "response_mask": mask,
         "old_log_probs": inputs["old_log_probs"],
         "advantages": inputs["advantages"],
@@ -56,7 +56,7 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(inputs: Mapping[str, Any]) -> Any:
-    """Make the configuration of verl's actor. Each option is set under all names that it had in any revision."""
+    """Make the configuration of verl's actor. Each option is set under all names that verl has used for it."""
     import omegaconf
 
     rows, with_kl = len(inputs["response_mask"]), inputs["ref_log_probs"] is not None and bool(inputs["kl_coef"])
@@ -92,23 +92,20 @@ def options(inputs: Mapping[str, Any]) -> Any:
 
 
 def mean_of(reported: Any) -> Any:
-    """Return the mean of a reported metric, as verl's trainer computes it, or None if the metric is missing."""
+    """Return the mean of the values of a metric, as verl's trainer computes it, or None if ``reported`` is None."""
     import numpy
 
     return None if reported is None else float(numpy.mean(reported))
 
 
-def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """Replace the code that measures the accelerator's memory, in versions that have it."""
+def _without_memory_logging(boundary: Any) -> contextlib.AbstractContextManager[Any]:
+    # Only some versions have this logger, which measures the accelerator's memory.
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
-def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Check that this version of verl has all options that the scenario sets.
-
-    :raises AbsentError: for an option that the code does not name.
-    """
+def _require_options(boundary: Any, inputs: Mapping[str, Any]) -> None:
+    """Raise AbsentError if the scenario sets an option that this version's code does not mention."""
     chosen = {
         "loss_agg_mode": inputs["loss_agg_mode"] != "token-mean",
         "clip_ratio_high": inputs["eps_clip_high"] != inputs["eps_clip_low"],
@@ -117,18 +114,16 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
     code = "".join(map(kit.source_of, (boundary.module, boundary.imported[_CORE])))
     for option, is_chosen in chosen.items():
         if is_chosen and option not in code:
-            raise AbsentError(f"not in this version: {boundary.module.__name__} has no option {option!r}")
+            raise AbsentError(f"this version's {boundary.module.__name__} has no option {option!r}")
 
 
-def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an update of verl's legacy FSDP actor on one rank."""
+def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one policy update of verl's legacy FSDP actor on one rank."""
     import tensordict
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
-        raise AbsentError(
-            "not in this version: a KL loss in the actor; this actor draws its mini-batches from a data loader"
-        )
-    _check(boundary, inputs)
+        raise AbsentError("this version's actor draws its mini-batches from a data loader, and has no KL loss")
+    _require_options(boundary, inputs)
     model = make_model(inputs["log_probs"])
     recorder, entropies = Recorder(model), inputs["entropies"]
 
@@ -149,12 +144,12 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _fsdp_gradient_divisor=1.0,
     )
     proto = boundary.imported[_PROTOCOL].DataProto
-    batch = tensordict.TensorDict(_batch(inputs), batch_size=[len(inputs["response_mask"])])
+    batch = tensordict.TensorDict(_make_batch(inputs), batch_size=[len(inputs["response_mask"])])
     data = proto(batch=batch, meta_info={"temperature": 1.0})
     with (
         kit.swap(tensordict.TensorDict, "cuda", lambda self: self),
         kit.swap(torch.cuda, "current_device", lambda: "cpu" if boundary.device == "cpu" else 0),
-        _unmeasured(boundary),
+        _without_memory_logging(boundary),
         kit.swap(boundary.module, "get_device_id", lambda: boundary.device),
     ):
         metrics = boundary.function(actor, data)
@@ -167,9 +162,10 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the legacy actor's forward pass. A sequence has one prompt token and the valid response
-    tokens.
+def _recompute(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log-probs and entropies that verl's legacy FSDP actor recomputes for a batch.
+
+    A sequence has one prompt token and the valid response tokens.
     """
     import tensordict
 
@@ -180,7 +176,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         entropy, log_probs = (table[micro_batch["input_ids"][:, 0]] for table in tables)
         return Answer(log_probs=log_probs, entropys=entropy)
 
-    batch = _batch({**inputs, **dict.fromkeys(names, inputs["log_probs"])})
+    batch = _make_batch({**inputs, **dict.fromkeys(names, inputs["log_probs"])})
     del batch["response_mask"]
     options = {"micro_batch_size": inputs["micro_batch_size"] or rows, "temperature": 1.0, "pad_token_id": 0}
     options |= {"use_dynamic_bsz": bool(inputs["max_tokens_per_microbatch"])}
@@ -197,8 +193,8 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         meta_info={**options, "max_token_len": inputs["max_tokens_per_microbatch"]},
     )
     if "calculate_entropy=False" not in kit.source_of(boundary.module):
-        raise AbsentError("not in this version: entropies from the forward pass")
-    with _unmeasured(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
+        raise AbsentError("this version's actor returns log-probs without entropies")
+    with _without_memory_logging(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
         answer = boundary.function(actor, data, calculate_entropy=True)
     if isinstance(answer, Mapping):
         return {"log_probs": answer["log_probs"], "entropy": answer["entropys"]}
@@ -206,7 +202,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arrived(entropies: Any, ranks: int = 1) -> Any:
-    """Return the gradient with respect to the entropies, summed over all steps and averaged over the ranks."""
+    """Return the gradient of ``entropies``, divided by the number of ranks, or None if there are no entropies."""
     if entropies is None:
         return None
     return torch.zeros_like(entropies) if entropies.grad is None else entropies.grad / ranks
@@ -217,7 +213,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     mask = inputs["response_mask"]
     scenario = {**inputs, **dict.fromkeys(("old_log_probs", "advantages"), inputs["outputs"]), "ref_log_probs": None}
-    batch = {**_batch(scenario), "attention_mask": _with_prompt(mask).long()}
+    batch = {**_make_batch(scenario), "attention_mask": _prepend_ones(mask).long()}
     critic = kit.make_unbuilt(
         boundary.owner,
         critic_module=make_model(inputs["outputs"]),
@@ -228,7 +224,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         batch=tensordict.TensorDict(batch, batch_size=[len(mask)]),
         meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": False},
     )
-    with _unmeasured(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
+    with _without_memory_logging(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
         return {"values": boundary.function(critic, data)}
 
 
@@ -238,12 +234,12 @@ _UPDATES = (
         stand_ins=(SELF, MODEL, CPU, MEMORY), accepts={"response_mask": ("full", "right")},
     ),
     Binding(
-        f"{_ACTOR}.DataParallelPPOActor.compute_log_prob", "recomputed_log_probs", call=_recomputed,
+        f"{_ACTOR}.DataParallelPPOActor.compute_log_prob", "recomputed_log_probs", call=_recompute,
         imports=(_PROTOCOL,), stand_ins=(SELF, MODEL, CPU, MEMORY),
         accepts={"response_mask": ("full", "right", "right")},
     ),
     Binding(
-        f"{_ACTOR}.DataParallelPPOActor.update_policy", "policy_update", call=_actor_update, imports=(_PROTOCOL, _CORE),
+        f"{_ACTOR}.DataParallelPPOActor.update_policy", "policy_update", call=_update, imports=(_PROTOCOL, _CORE),
         stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU, MEMORY),
         # Searches draw clip ranges only for the loss itself, because many versions of the actor have one range and no
         # dual clip.
@@ -269,12 +265,12 @@ ENGINE = StandIn("engine", "the real engine shards a model over a process group;
 RANKS = StandIn("all_reduce", "one process simulates one rank after the other, with the known sum over all ranks")
 
 
-def _jagged(rows: list[Any]) -> Any:
+def _make_jagged(rows: list[Any]) -> Any:
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
 def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Callable[[Any], Any]) -> Any:
-    """Run the loop of verl's model engine over one rank's microbatches.
+    """Run one rank's microbatches through the forward and backward pass of verl's FSDP engine.
 
     :param data: the rank's TensorDict.
     :param tokens: the number of valid tokens on all ranks.
@@ -283,11 +279,11 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
     module = boundary.imported[_ENGINE]
     summed = kit.swap(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
     with summed, kit.swap(module, "get_device_id", lambda: boundary.device):
-        return _engine(module, ranks, step).forward_backward_batch(data, loss_function=None, forward_only=False)
+        return _make_engine(module, ranks, step).forward_backward_batch(data, loss_function=None, forward_only=False)
 
 
-def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) -> Any:
-    """Make verl's FSDP engine without its model. ``step(microbatch)`` replaces its forward pass and loss."""
+def _make_engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) -> Any:
+    """Make verl's FSDP engine without a model. ``step(microbatch)`` replaces the forward pass and the loss."""
 
     def forward_step(micro_batch: Any, loss_function: Any = None, forward_only: bool = False) -> Any:
         loss, metrics = step(micro_batch)
@@ -305,8 +301,11 @@ def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) ->
     )
 
 
-def _inferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the engine's forward pass over unpadded microbatches. A row has one prompt token."""
+def _infer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log-probs and entropies that verl's engine recomputes for a batch without padding.
+
+    A sequence has one prompt token and the valid response tokens.
+    """
     lengths = kit.lengths_of(inputs, "response_mask")
     rows, budget = len(lengths), inputs["max_tokens_per_microbatch"]
     tables = {"log_probs": inputs["log_probs"], "entropy": inputs["entropies"]}
@@ -314,7 +313,7 @@ def _inferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def step(micro_batch: Any, **_: Any) -> Any:
         places = micro_batch["places"][:, 0].tolist()
         output = {
-            name: _jagged([torch.nn.functional.pad(table[place, : lengths[place]], (0, 1)) for place in places])
+            name: _make_jagged([torch.nn.functional.pad(table[place, : lengths[place]], (0, 1)) for place in places])
             for name, table in tables.items()
         }
         return None, {"model_output": output, "loss": 0.0, "metrics": {}}
@@ -324,7 +323,7 @@ def _inferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         {
             "places": torch.arange(rows)[:, None],
             "loss_mask": inputs["response_mask"],
-            "input_ids": _jagged([torch.zeros(length + 1, dtype=torch.int64) for length in lengths]),
+            "input_ids": _make_jagged([torch.zeros(length + 1, dtype=torch.int64) for length in lengths]),
         },
         use_dynamic_bsz=budget is not None,
         max_token_len_per_gpu=budget,
@@ -349,12 +348,10 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the mini-batches of each rank in order, with verl's real engine loop and real loss."""
+    """Run one policy update: apply verl's PPO loss to each rank's microbatches in the loop of the FSDP engine."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
-        raise AbsentError(
-            "not in this version: padding of log-probs without flash attention; this version calls its pad_input"
-        )
+        raise AbsentError("this version needs flash-attn to pad log-probs (no_padding_2_padding calls pad_input)")
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
     rows = len(inputs["response_mask"])
@@ -367,9 +364,9 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         share = min(size, rows - start) // ranks
         for rank in range(ranks):
             part = slice(start + rank * share, start + (rank + 1) * share)
-            reported.append(_rank(boundary, inputs, config, model, part, slice(start, start + size)))
+            reported.append(_run_rank(boundary, inputs, config, model, part, slice(start, start + size)))
         recorder.step(ranks)
-        reduced = _reduced(boundary, reported)
+        reduced = _reduce_metrics(boundary, reported)
         for name in of_minibatches:
             of_minibatches[name] += [reduced[key] for key in (f"actor/{name}", name) if key in reduced]
     metrics = {name: mean_of(values or None) for name, values in of_minibatches.items()}
@@ -377,10 +374,10 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**gradients, **metrics, "entropy": metrics["entropy_loss"]}
 
 
-def _rank(
+def _run_rank(
     boundary: Any, inputs: Mapping[str, Any], config: Any, model: Any, part: slice, batch: slice
 ) -> Mapping[str, Any]:
-    """Run one rank, and return the metrics of its rows."""
+    """Run one rank on the rows ``part`` of the mini-batch ``batch``, and return the metrics of these rows."""
     mask = inputs["response_mask"]
     ids = torch.arange(len(mask))[:, None]
     width = mask.shape[1]
@@ -396,7 +393,7 @@ def _rank(
     if inputs["ref_log_probs"] is not None:
         tensors["ref_log_prob"] = inputs["ref_log_probs"]
     tensors = {name: value[part] for name, value in tensors.items()}
-    tensors["input_ids"] = _jagged([row.repeat(width + 1) for row in ids[part]])
+    tensors["input_ids"] = _make_jagged([row.repeat(width + 1) for row in ids[part]])
     budget = inputs["max_tokens_per_microbatch"]
     data = _tensordict(
         boundary,
@@ -413,7 +410,7 @@ def _rank(
         after = torch.zeros(1)  # the last position predicts no response token
         tables = {"log_probs": model.table, "entropy": inputs["entropies"]}
         output = {
-            name: _jagged([torch.cat((table[place], after.to(table))) for place in places])
+            name: _make_jagged([torch.cat((table[place], after.to(table))) for place in places])
             for name, table in tables.items()
             if table is not None
         }
@@ -423,8 +420,8 @@ def _rank(
     return dict(forward_backward(boundary, data, tokens, inputs["dp_size"], step)["metrics"])
 
 
-def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Join the metrics of all ranks as verl's worker does, and then reduce them as verl's trainer does."""
+def _reduce_metrics(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Join the metrics of all ranks as verl's worker does, and reduce them as verl's trainer does."""
     metric = boundary.imported[_METRIC]
     joined: dict[str, Any] = {}
     for name in reported[0]:
@@ -438,7 +435,7 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one update of verl's supervised training."""
+    """Run one update with verl's loss for supervised training."""
     mask, ranks = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
@@ -448,7 +445,7 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses: list[float] = []
 
     def step(micro_batch: Any) -> Any:
-        output = _jagged([model.table[place] for place in micro_batch["places"][:, 0]])
+        output = _make_jagged([model.table[place] for place in micro_batch["places"][:, 0]])
         loss, _ = boundary.function(config=None, model_output={"log_probs": output}, data=micro_batch)
         value = float(loss.detach())
         # Multiply by the gradient that arrives at the loss, because the engine may scale the loss.
@@ -462,8 +459,8 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             boundary,
             {
                 "places": torch.arange(rows)[part, None],
-                "loss_mask": _jagged(list(masks[part])),
-                "input_ids": _jagged(list(torch.zeros_like(masks[part]))),
+                "loss_mask": _make_jagged(list(masks[part])),
+                "input_ids": _make_jagged(list(torch.zeros_like(masks[part]))),
             },
             global_batch_size=rows,
             use_dynamic_bsz=budget is not None,
@@ -480,9 +477,9 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
-    """Return the mask of the tokens of a dataset row that receive a gradient in verl.
+    """Return a mask with 1 for each token of a dataset row that receives a gradient in verl.
 
-    The batch contains the row twice, and the result is from the second copy. A position's gradient belongs to the next
+    The batch contains the row twice, and the mask is that of the second copy. A position's gradient belongs to the next
     token. The last position predicts no token of the row, so its gradient counts for the first token.
     """
     collating = boundary.imported[COLLATING]
@@ -490,7 +487,7 @@ def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
     table = torch.zeros(2, len(row["input_ids"]), requires_grad=True)
 
     def step(micro_batch: Any) -> Any:
-        log_probs = _jagged([table[place] for place in micro_batch["places"][:, 0]])
+        log_probs = _make_jagged([table[place] for place in micro_batch["places"][:, 0]])
         return boundary.imported[_LOSSES].sft_loss(None, {"log_probs": log_probs}, micro_batch)
 
     cut = {"global_batch_size": 2, "use_dynamic_bsz": False, "micro_batch_size_per_gpu": 1}
@@ -500,10 +497,9 @@ def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
 
 
 def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with verl's engine. Sequences have a prompt of one token, and the model returns the scenario's
-    logits.
+    """Return the log-probs and entropies that verl's engine computes from the scenario's logits.
 
-    The first half of the rows is packed without padding; the other rows are padded.
+    Each sequence has one prompt token. The first half of the rows is packed without padding; the other rows are padded.
     """
     engine = kit.make_unbuilt(
         boundary.owner,
@@ -522,9 +518,9 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
         count = len(ids[part])
         if count:
             batch = {
-                "input_ids": _jagged([*ids[part]]),
-                "position_ids": _jagged([torch.arange(tokens)] * count),
-                "loss_mask": _jagged([torch.ones(tokens)] * count),
+                "input_ids": _make_jagged([*ids[part]]),
+                "position_ids": _make_jagged([torch.arange(tokens)] * count),
+                "loss_mask": _make_jagged([torch.ones(tokens)] * count),
             }
             plain = {
                 "temperature": inputs["temperature"],
@@ -551,7 +547,7 @@ _ENGINES = (
     Binding(
         f"{_ENGINE}.FSDPEngine.forward_backward_batch",
         "recomputed_log_probs",
-        call=_inferred,
+        call=_infer,
         imports=(_TENSORDICT,),
         stand_ins=(ENGINE, MODEL, CPU, RANKS),
         accepts={"response_mask": ("full", "right", "right")},
@@ -620,8 +616,8 @@ _GROUP = StandIn("actor_rollout_wg", "the real group sends a part to each rank; 
 _UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; returns the attended tokens in order")
 
 
-def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
-    """Dispatch the driver's batch to the ranks as verl does, and run each rank on its part."""
+def _dispatch(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
+    """Split the driver's batch over the ranks with verl, and run each rank on its part."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
     parts = [part.unlock_() for part in parts]  # a rank receives unlocked data
     cuts: list[Any] = []
@@ -634,14 +630,14 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
             cuts.append(micro_batch)
             table = torch.nn.functional.pad(models[rank].table, (1, 0)).flatten()
             log_probs = [torch.cat((table[row[1:]], table.new_zeros(1))) for row in micro_batch["input_ids"].unbind()]
-            return boundary.imported[_LOSSES].ppo_loss(actor, {"log_probs": _jagged(log_probs)}, micro_batch)
+            return boundary.imported[_LOSSES].ppo_loss(actor, {"log_probs": _make_jagged(log_probs)}, micro_batch)
 
         def train_batch(mini_batch: Any) -> Any:
             boundary.imported[_TENSORDICT].assign_non_tensor(mini_batch, **cut)
             engine.train_batch(mini_batch, None)
             return _tensordict(boundary, {}, metrics={})
 
-        engine = _engine(
+        engine = _make_engine(
             boundary.imported[_ENGINE],
             len(models),
             step,
@@ -661,8 +657,8 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
     return _tensordict(boundary, {}, metrics={"mfu": 0.0})
 
 
-def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a training step with the calls of verl's driver, in the same order."""
+def _run_training_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one training step: call the functions that verl's driver calls, in the same order."""
     import omegaconf
 
     mask, ranks, named = inputs["response_mask"], inputs["dp_size"], kit.named_tokens(inputs)
@@ -683,7 +679,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rollout = {"multi_turn": {"enable": False}, "temperature": 1.0, "n": 1}
     models = [make_model(inputs["log_probs"]) for _ in range(ranks)]
     stages: list[Any] = []
-    update = partial(_sent, boundary, inputs, actor, models, stages)
+    update = partial(_dispatch, boundary, inputs, actor, models, stages)
     driver = kit.stand_in(
         _get_dp_size=lambda *_: ranks,
         actor_rollout_wg=kit.stand_in(world_size=ranks, update_actor=update),
@@ -704,7 +700,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _DRIVERS = (
     Binding(
         "verl.trainer.ppo.ray_trainer.RayPPOTrainer._update_actor", "training_step",
-        requires=(f"{_WORKER}.TrainingWorker.train_mini_batch",), call=_driven,
+        requires=(f"{_WORKER}.TrainingWorker.train_mini_batch",), call=_run_training_step,
         imports=(_PROTOCOL, _ENGINE, _TENSORDICT, _LOSSES, _WORKER, _DISPATCH, _PADDING),
         stand_ins=(SELF, _GROUP, ENGINE, MODEL, OPTIMIZER, CPU, _UNPAD),
         accepts={"loss_agg_mode": ("token-sum", *AGGREGATIONS)}, dialects=_ENGINES[-1].dialects,
