@@ -66,7 +66,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """For each function tested with `parametrize_with_laws`, write a line about the scenarios that the tests tried."""
+    """Print one line per function tested with `parametrize_with_laws`: which scenarios its tests tried."""
     reports = (report for several in terminalreporter.stats.values() for report in several)
     lines = dict.fromkeys(line for each in reports if (line := getattr(each, "sentinel_tried", "")))
     for line in lines:
@@ -88,8 +88,7 @@ def _concerns_sentinel(config: pytest.Config) -> bool:
 
 
 def _names_an_item(config: pytest.Config) -> bool:
-    """Return True if an argument of pytest names a recipe or a law. A YAML or JSON file counts only if it has the keys
-    of a recipe, because other projects have such files too."""
+    """Return True if a pytest argument names a recipe or a law. Other projects' YAML files do not count."""
     folder = config.invocation_params.dir
     return any(_is_item(arg.partition("::")[0], folder) for arg in config.args)
 
@@ -126,7 +125,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _without_traceback() -> Iterator[None]:
-    """Replace a KeyboardInterrupt by pytest's Exit, which pytest reports in one line."""
     try:
         yield
     except pytest.Session.Interrupted:  # a KeyboardInterrupt of pytest itself, for example after collection errors
@@ -149,7 +147,7 @@ class _Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Record the planned comparisons, so that the report of an interrupted run lists what was not compared."""
+        """Record the planned comparisons first, so that an interrupted run reports those that are missing."""
         from sentinel.run.differences import note_planned
 
         if not session.config.option.collectonly:

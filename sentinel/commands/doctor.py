@@ -1,4 +1,4 @@
-"""``sentinel doctor``: check that everything that a run needs is installed."""
+"""Implement ``sentinel doctor``, which checks that everything that a run needs is installed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _next(checks: Sequence[Check]) -> str:
-    """Return the next step for the user: what to install or repair, or which run to start."""
+    """Return the next step for the user: a package to install, something to repair, or the run to start."""
     for check in checks:
         if check.state == "missing":
             return f"{check.advice}; then run `sentinel doctor` again"
@@ -124,7 +124,7 @@ def _python() -> Iterator[Check]:
 
 
 def _worker() -> Iterator[Check]:
-    """Start a worker process, and report the versions of its torch and numpy, or what is missing."""
+    """Start a worker process, and report the versions of torch and numpy in it, or why it does not start."""
     preload = [name for target in catalog.bundled_catalog().targets.values() for name in target.preload]
     preloader = client.Preloader(client.Options(), preload)
     try:
@@ -210,7 +210,7 @@ def _mirrors() -> Iterator[Check]:
 
 
 def _names() -> Iterator[Check]:
-    """Check that ``import sentinel`` imports this package, because another project uses the same name."""
+    """Check that no other installed project has files in the package ``sentinel``."""
     owners = list_owners().get("sentinel", [])
     others = sorted({name for name in owners if canonicalize_name(name) != DISTRIBUTION})
     if others:
