@@ -24,7 +24,8 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def bundled(folder: str) -> Path:
-    """Return the folder of bundled ``adapters`` or ``recipes``, in the installed package or in the source tree."""
+    """Return the folder ``adapters`` or ``recipes`` that comes with Sentinel, in the installed package or the source
+    tree."""
     inside = _PACKAGE / "_bundled" / folder
     return inside if inside.is_dir() else _PACKAGE.parent / folder
 
@@ -91,7 +92,7 @@ class Catalog:
 
     @property
     def adapter_files(self) -> dict[str, Path]:
-        """Return the adapters' files by target, without importing the adapters."""
+        """Return target -> file of its adapter. The adapters are not imported."""
         files = self.adapters.files if isinstance(self.adapters, OnDemand) else {}
         return {name: files.get(name) or self.adapters[name].file for name in self.adapters}
 
@@ -102,7 +103,7 @@ class Catalog:
         laws: Iterable[Law] = (),
         recipe_folders: Iterable[Path] = (),
     ) -> Catalog:
-        """Return a copy of the catalog with these additions.
+        """Return a copy of the catalog with additional adapters, contracts, laws and recipe folders.
 
         :raises SentinelError: if an addition has the name of an existing entry.
         """
@@ -123,7 +124,7 @@ class Catalog:
 
 
 def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
-    """Check that the names in an adapter exist: contracts, their inputs, and the bindings that registries use.
+    """Check that an adapter names only contracts, inputs and boundaries that exist.
 
     :raises SentinelError: if a binding names an unknown contract or input, or a registry names an unknown boundary.
     """
@@ -187,14 +188,14 @@ def _digest(file: Path) -> str:
 
 
 def _bundled_adapters() -> dict[str, Path]:
-    """Return each bundled adapter's file by target name; for a package, this is its ``__init__.py``."""
+    """Return target -> file of its adapter, which is ``__init__.py`` for a package."""
     folder = bundled("adapters")
     packages = {file.parent.name: file for file in folder.glob("*/__init__.py")}
     return dict(sorted({**{file.stem: file for file in folder.glob("*.py")}, **packages}.items()))
 
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
-    """Return all module-level objects of a type in a package's modules."""
+    """Return the module-level objects of a type in all modules of a package."""
     members: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
     assert spec is not None

@@ -1,4 +1,4 @@
-"""Create the commented template that ``sentinel recipe new`` writes."""
+"""Create the commented template of a recipe, for ``sentinel recipe new``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXAMPLES: dict[str, str] = {
 
 
 def template(bug_id: str, target: str, boundary: str = TODO, contract: Contract | None = None) -> str:
-    """Return a recipe with a comment for every key, and ``TODO`` for each value that the user must fill in."""
+    """Return a template of a recipe: a comment for every key, and ``TODO`` where the user must fill in a value."""
     if not BUG_ID.fullmatch(bug_id):
         raise SentinelError(
             f"{bug_id!r} is not a valid bug id: use letters, digits and . _ -, beginning with a letter or digit"
@@ -82,7 +82,7 @@ watch: [git:main]  # decided only on request
 
 
 def _word(text: str) -> str:
-    """Return a string as a YAML scalar, quoted if it could be read as something else."""
+    """Quote a string for YAML if YAML could read it as something else."""
     plain = text.replace("_", "a").replace(".", "a").replace("-", "a").isalnum() and text[0].isalpha()
     return text if plain and text.lower() not in ("null", "true", "false") else json.dumps(text)
 
@@ -101,7 +101,7 @@ def _inputs(contract: Contract | None) -> str:
 
 
 def _example(item: Input) -> str:
-    """Return an example value of an input: its simplest choice, or a tensor of its shape and dtype."""
+    """Return the simplest choice of an input, or a tensor of its shape and dtype."""
     if item.choices and item.choices[0] is not None:
         return json.dumps(item.choices[0], default=str)
     if item.kind != "tensor":
@@ -117,13 +117,13 @@ def _example(item: Input) -> str:
 
 
 def describe_input(item: Input) -> str:
-    """Return an input's kind, dtype and shape: ``tensor of float32 [batch, tokens]``."""
+    """Return kind, dtype and shape of an input as text, such as ``tensor of float32 [batch, tokens]``."""
     dtype = f" of {item.dtype}" if item.kind == "tensor" else ""
     return f"{item.kind}{dtype}{' [' + ', '.join(item.shape) + ']' if item.shape else ''}"
 
 
 def shown_default(item: Input) -> str:
-    """Return the default of an input as text."""
+    """Format the default of an input as JSON. Return a phrase if the default is computed."""
     value: Any = item.default
     return "derived from the others" if callable(value) else json.dumps(value, default=str)
 

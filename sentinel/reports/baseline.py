@@ -335,7 +335,7 @@ def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool =
 
 
 def _is_unreachable_here(recorded: Recorded, document: Document) -> bool:
-    """Return True if the new verdict must not replace the recorded one, because only this machine makes it unavailable."""
+    """Return True if the recorded verdict must be kept, because only this machine makes the new verdict unavailable."""
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
     return recorded["verdict"] not in UNDECIDED or (document["kind"] == "ref" != recorded.get("kind"))

@@ -60,7 +60,7 @@ def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall
 def _compare_with_definition(
     name: str, place: str, parameters: tuple[str, ...], calls: Iterable[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls in which two arguments are swapped: each has the name of the other's parameter."""
+    """Yield calls in which two arguments have each other's parameter names."""
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
             if j < len(parameters):
@@ -72,7 +72,7 @@ def _compare_with_definition(
 def _compare_calls(
     name: str, parameters: tuple[str, ...], calls: list[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls that pass two arguments in the opposite order of most other calls of the function."""
+    """Yield the calls that pass two arguments in the opposite order of most other calls."""
     orders: dict[frozenset[str], dict[tuple[int, str, int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
@@ -96,14 +96,13 @@ def _pairs(arguments: tuple[str, ...]) -> Iterator[tuple[int, int]]:
 
 
 def _likeness(one: str, other: str) -> float:
-    """Return the similarity of two names, from 0 to 1: the number of common words divided by the number of all
-    words."""
+    """Return the similarity of two names: the share of their words that they have in common, 0 to 1."""
     first, second = ({word.removesuffix("s") for word in name.lower().split("_")} - _FILLERS for name in (one, other))
     return len(first & second) / max(len(first | second), 1)
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return the last name of an expression; empty if it is not a name, an attribute or an item with a constant key."""
+    """Return the last name of an expression, or "" if it is not a name, an attribute or an item with a constant key."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
