@@ -130,7 +130,7 @@ class Sweep:
         executor: Executor,
         running: dict[Future[list[Decision]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit a lane's next commit that needs a probe. Return how many commits were skipped because they need none."""
+        """Submit a lane's next commit that needs a probe. Return the number of commits that were skipped before it."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)

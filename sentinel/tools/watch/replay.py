@@ -1,4 +1,4 @@
-"""Measure the violations of a watched run again, outside the run, and write recipes for them."""
+"""Repeat the violations of a watched run outside the run, and write recipes for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHRINKING = 300
 
 @dataclass(frozen=True)
 class Replay:
-    """The result of measuring a run's violation again.
+    """The result of repeating a run's violation outside the run.
 
     :ivar event: the line of the events file. Its ``of`` is the number of checked calls, and its ``count`` the number of
         these calls that violate the law.
@@ -45,7 +45,7 @@ class Replay:
 
 
 def violations(file: Path) -> list[dict[str, Any]]:
-    """Return the violations in an events file, each with its counts and (as ``line``) its place in the file.
+    """Return the violations in an events file, each with its counts and, as ``line``, its place in the file.
 
     :raises SentinelError: if the file cannot be read, or has a line that ``sentinel watch`` did not write.
     """
@@ -64,7 +64,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
 
 
 def _event(line: str, place: str) -> dict[str, Any]:
-    """Parse a line of an events file, and validate it against the published schema."""
+    """Parse a line of an events file, and validate it against the schema."""
     try:
         event = json_data(line)
         kind = event.get("event") if isinstance(event, dict) else None
@@ -81,7 +81,6 @@ def _event(line: str, place: str) -> dict[str, Any]:
 
 @cache
 def _schemas() -> dict[str, JsonSchema]:
-    """Return the published schema of each kind of line, by the kind."""
     whole = JsonSchema("events").schema
     return {
         kind["properties"]["event"]["const"]: JsonSchema({**kind, "required": [*whole["required"], *kind["required"]]})
@@ -92,7 +91,10 @@ def _schemas() -> dict[str, JsonSchema]:
 def replayed(
     runner: Runner, catalog: Catalog, events: Sequence[Mapping[str, Any]], ref: Ref | None
 ) -> Iterator[Replay]:
-    """Measure violations again (one for each boundary, law and symptom), at ``ref`` or at the installed version."""
+    """Repeat violations outside the run, one for each boundary, law and symptom, and yield the results.
+
+    :param ref: the revision to call; None for the installed version.
+    """
     keys = set()
     for event in events:
         key = event["target"], event["boundary"], event["law"], event["symptom"]
@@ -130,7 +132,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
 
 
 def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str, Any]]:
-    """Return a violation's scenario. If it is invalid, raise an error that names the line of the events file."""
+    """Return a violation's scenario, and raise an error with the place of the line if it is invalid."""
     names = {item.name: item.kind for item in subject.contract.inputs}
     try:
         variants = dict(untyped(event["variants"]))
@@ -149,7 +151,7 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
 
 
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Return a recipe for a violation. Its ``reach`` names the line and the step of the run at which it occurred.
+    """Return a recipe for a violation. Its ``reach`` names the place and the step of the run.
 
     :raises CannotDistinguish: if no recipe can distinguish the broken code from fixed code.
     """
