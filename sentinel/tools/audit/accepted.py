@@ -21,7 +21,7 @@ _LARGEST, _MOST = 2_000_000, 200
 
 
 def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return option -> accepted values, for the options that code in the folders checks.
+    """Return option -> accepted values, for options that the code in the folders checks.
 
     A check that does not accept the default is ignored, because it concerns another variable of the same name. If
     several checks differ, all their values are returned.
@@ -42,7 +42,7 @@ def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict
 
 
 def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module]:
-    """Parse and yield the files that compare one of these names and contain a ``raise`` or ``assert``."""
+    """Parse and yield the files that compare one of these names and contain ``raise`` or ``assert``."""
     listed = "|".join(map(re.escape, names))
     pattern = re.compile(rf"\b({listed})\b[^\n]*(==|\bin\b)".encode())
     left = _MOST
@@ -57,7 +57,7 @@ def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the lists and dictionaries that a module assigns at its top level, and the values of its enumerations."""
+    """Return the lists and dictionaries at a module's top level, and the values of its enumerations."""
     members = {
         f"{node.name}.{each.targets[0].id}": each.value
         for node in tree.body
@@ -69,7 +69,7 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def _checks(tree: ast.Module, constants: Mapping[str, ast.expr]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each checked name with the values that are accepted."""
+    """Yield (checked name, accepted values) for each check in a module."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.If, ast.Assert))]
     inner = {id(node.orelse[0]) for node in nodes if isinstance(node, ast.If) and _is_elif(node)}
     for node in nodes:
@@ -86,8 +86,8 @@ def _checks(tree: ast.Module, constants: Mapping[str, ast.expr]) -> Iterator[tup
 
 
 def _chain(node: ast.If, constants: Mapping[str, ast.expr]) -> tuple[str, tuple[str, ...]]:
-    """Return the name that an ``elif`` chain compares, and the values for which its final ``else`` does not raise. Both
-    are empty for other statements."""
+    """Return the name that an ``elif`` chain compares, and the values for which its ``else`` does not raise. Both are
+    empty for other statements."""
     subject, found = "", dict[str, None]()
     while True:
         name, values = _compared(node.test, constants, ast.In)
@@ -139,8 +139,7 @@ def _compared(
 
 
 def _option(node: ast.expr) -> str:
-    """Return the option's name in ``name``, ``config.name``, ``config["name"]`` or ``config.get("name")``; empty for
-    other expressions."""
+    """Return ``name`` for ``name``, ``config.name``, ``config["name"]`` or ``config.get("name")``; otherwise ""."""
     if isinstance(node, ast.Subscript):
         return text_of(node.slice) or ""
     if isinstance(node, ast.Call):

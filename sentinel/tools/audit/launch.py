@@ -1,4 +1,4 @@
-"""Read the command, shell script or Python script that starts a training run, without executing it."""
+"""Read the settings of a command, shell script or Python script that starts a training run, without executing it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.tools.audit.python_script import ANY, Call, Parser, read_script
 
 @dataclass(frozen=True)
 class Launch:
-    """The command or script that starts a training run, and its settings.
+    """The command or script that starts a training run, with the settings that it passes.
 
     :ivar settings: the value of each setting, in the order of the command or script.
     :ivar made_by: the configuration class that a Python script calls; empty if none is called.
@@ -158,7 +158,7 @@ def launch_of(
 
 
 def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True, shown: str = "") -> Launch:
-    """Read the configuration that a Python script creates.
+    """Read the configuration that a Python script creates for its training run.
 
     :param words: the script's arguments.
     :param must: whether to raise an error if the script creates no configuration.
@@ -222,7 +222,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
 
 
 def _differences(call: Call, others: Sequence[Call]) -> list[str]:
-    """Return the options to which the other calls of the same class pass a different value, or no value."""
+    """Return the options to which another call of the same class passes another value, or no value."""
     names = {name for one in others for name in (*call.settings, *one.settings, *one.unread)} - {*call.unread}
     return sorted(
         name
@@ -236,7 +236,7 @@ _NAMES_A_FILE = ("config", "config_path", "config_name", "config_dir")
 
 
 def _configuration(script: Path | None, program: str, named: Mapping[str, str]) -> Path | None:
-    """Return the configuration file that a program's arguments name; None if there is no such file here."""
+    """Return the configuration file that a program's arguments name, or None if it does not exist here."""
     folders = [named[name] for name in ("config_path", "config_dir") if name in named] or [""]
     name = named.get("config_name", "")
     places = [named["config"]] if "config" in named else []
@@ -247,7 +247,7 @@ def _configuration(script: Path | None, program: str, named: Mapping[str, str]) 
 
 
 def _file_near(script: Path | None, name: str) -> Path | None:
-    """Return the file that a command names, in the current folder or in the script's folder; None if neither has it."""
+    """Return the file that a command names, from the current folder or the script's; None if neither has it."""
     places = [Path(name), *([script.parent / name] if script else [])]
     return next((place for place in places if name and "\0" not in name and place.is_file()), None)
 
@@ -261,8 +261,7 @@ def _settings_file(script: Path | None, name: str) -> Path | None:
 
 
 def setting_of(word: str) -> tuple[str, Any]:
-    """Split ``KEY=VALUE`` into name and value. The key may have the form of Hydra (``+KEY``) or of argparse
-    (``--key-words``)."""
+    """Split ``KEY=VALUE`` into name and value. The key may be that of Hydra (``+KEY``) or argparse (``--key-word``)."""
     name, equals, text = word.partition("=")
     name = spelled(name.strip("+ "))
     if not equals or not name:

@@ -1,4 +1,4 @@
-"""``sentinel adapt``: write a first adapter for a framework."""
+"""Implement ``sentinel adapt``, which writes a first adapter for a framework."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _best(
     settings: Settings,
     notify: Progress,
 ) -> tuple[dict[str, tuple[Proposal, Result]], Project]:
-    """Try each function's proposals until the oracle agrees with one.
+    """Try the proposals for each function until the oracle agrees with one of them.
 
     Return path -> (best proposal, its result), and the project with further packages to preload.
     """
@@ -143,15 +143,14 @@ def _best(
 
 
 def needs_preload(reason: str) -> list[str]:
-    """Return the packages that must be added to the target's ``preload`` according to the reason of a failed probe."""
+    """Return the packages that a failed probe requires in the target's ``preload``, as its reason names them."""
     named = re.search(r"which is a stub module here: name ([\w, ]+) in the target's `preload`", reason)
     return named[1].split(", ") if named else []
 
 
 def _rank(result: Result) -> tuple[bool, bool, int]:
-    """Return a sort key that is larger for better results: whether the function can be called, whether the oracle
-    agrees with it, and the number of laws that hold minus those that are broken.
-    """
+    """Return a sort key for the results of proposals, the largest for the best: callable, agreed by the oracle, and
+    more laws held than broken."""
     agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
     return not result.failed, agrees, len(result.held) - len(result.broken)
 
@@ -183,7 +182,7 @@ def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
 
 
 def _sources(project: Project) -> tuple[Definitions, dict[str, tuple[str, bytes]]]:
-    """Return the project's definitions, and a mapping from each file to its module and content."""
+    """Return the project's definitions, and file -> (module, content)."""
     trees = CheckoutTrees(project.checkout)
     definitions = Definitions(trees, project.target.roots)
     files = dict(sorted(definitions.sources("")))
@@ -249,7 +248,7 @@ def _try(
 
 
 def _with_result(proposal: Proposal, result: Result) -> Proposal:
-    """Add to a proposal the settings with which the oracle agrees, and questions about the results of the laws."""
+    """Add to a proposal the settings with which the oracle agrees, and questions about broken laws."""
     questions = list(proposal.questions)
     for name, value in result.settings.items():
         questions = [each for each in questions if f"no parameter for {name};" not in each]
@@ -272,7 +271,7 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
 
 
 def _least_version(requirement: str) -> str:
-    """Return the first version in a requirement, which its stub module reports; ``0.0.0`` if there is none."""
+    """Return the first version in a requirement, or ``0.0.0``. A stub module reports this version."""
     match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
     return match.group() if match else "0.0.0"
 

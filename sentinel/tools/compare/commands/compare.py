@@ -1,4 +1,4 @@
-"""``sentinel compare``: check whether functions of several frameworks return the same numbers."""
+"""Implement ``sentinel compare``, which checks whether functions of several frameworks return the same numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sentinel report citations``: resolve every pull request and hash that recipes, fixes and pages cite."""
+"""Implement ``sentinel report citations``: resolve all pull requests and hashes that recipes, fixes and pages cite."""
 
 from __future__ import annotations
 

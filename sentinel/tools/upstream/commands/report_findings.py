@@ -1,4 +1,4 @@
-"""``sentinel report findings``: record the state of each bug, from found to released."""
+"""Implement ``sentinel report findings``, which records the state of each bug, from found to released."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _findings(arguments: argparse.Namespace) -> int:
 
 
 def _results(file: Path, known: set[str]) -> list[Mapping[str, Any]]:
-    """Read the list of bugs that could change published training results; empty if the file does not exist."""
+    """Read the list of bugs that could have changed published results, or return none if there is no such file."""
     if not file.is_file():
         return []
     try:
@@ -123,7 +123,7 @@ def _results(file: Path, known: set[str]) -> list[Mapping[str, Any]]:
 
 
 def _histories(target: str, branch: str, folders: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return the full histories of a target's default branch, by bug. A later folder overrides an earlier one."""
+    """Return bug -> history of a target's default branch. A later folder overrides an earlier one."""
     return {
         history["bug_id"]: history
         for folder in folders
