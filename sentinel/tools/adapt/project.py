@@ -1,4 +1,4 @@
-"""Open a project that has no adapter yet: its packages, its declared requirements, its code and its history."""
+"""Open a project that has no adapter yet: packages, declared requirements, code and history."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Project:
 
 
 def open_project(source: str, packages: Iterable[str] = (), progress: Progress | None = None) -> Project:
-    """Open a folder, a git directory, the URL of a repository, or a release on PyPI.
+    """Open the project in a folder, a git directory, a repository or a release on PyPI.
 
     :param source: ``DIR``, ``URL``, ``NAME`` or ``NAME==VERSION``.
     :param packages: the names or folders of the packages to read. The default is the package with the project's name,
@@ -94,7 +94,7 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
 
 
 def _of_repository(url: str, packages: tuple[str, ...], progress: Progress | None) -> Project:
-    """Open a repository through its mirror. The mirror is created if it does not exist."""
+    """Open a repository through its mirror, which is created if it does not exist."""
     store, name = MirrorStore(), re.sub(r"\.git$", "", url.rstrip("/")).replace(":", "/").rsplit("/", 1)[-1].lower()
     blank = Target(re.sub(r"[^a-z0-9_]", "", name) or "framework", url, ())
     mirror = store.get(blank.name) or store.add(blank, progress=progress)
@@ -155,8 +155,7 @@ def _name_of(roots: tuple[PackageRoot, ...], name: str) -> str:
 
 
 def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: str) -> tuple[PackageRoot, ...]:
-    """Return the package roots: the outermost folders with an ``__init__.py``, or, if no folder has one, the outermost
-    folders with Python files."""
+    """Return the outermost folders with an ``__init__.py`` or, if there are none, with Python files."""
     paths = [path for path in files if path.endswith(".py")]
     folders = {PurePosixPath(path).parent for path in paths if path.endswith("/__init__.py")}
     if not folders:
@@ -184,7 +183,7 @@ def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: st
 
 
 def _requirements(files: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
-    """Return the requirements that a project's files declare, without running ``setup.py``."""
+    """Return the requirements that a project's files declare. ``setup.py`` is read and not run."""
     lines: list[str] = []
     for path in files:
         if path == "pyproject.toml":

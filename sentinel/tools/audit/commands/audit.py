@@ -555,7 +555,7 @@ def _print_bug(bug: Bug, run: Training, others: Sequence[str]) -> None:
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
-    """Return the settings that avoid a bug if one of the trainers has all of them and accepts their values; else none."""
+    """Return the settings that avoid a bug, or none if no trainer has all of them and accepts their values."""
 
     def takes(trainer: Options, name: str, value: str) -> bool:
         option = trainer.options.get(name)
