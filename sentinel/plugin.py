@@ -104,7 +104,6 @@ def _is_item(name: str, folder: Path) -> bool:
 
 
 def _reads_as_a_recipe(file: Path) -> bool:
-    """Return True if a file has the keys of a recipe or of a published recipe (JSON), even if it is not valid."""
     try:
         if not file.is_file():
             return False
@@ -243,7 +242,7 @@ class _Hooks:
         # Hypothesis's plugin would import Hypothesis to print an empty summary.
         if "hypothesis" not in sys.modules:
             session.config.pluginmanager.unregister(name="hypothesispytest")
-        _for_others(self._run, session)
+        _write_summary_and_sarif(self._run, session)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -290,8 +289,7 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
     return [(f"sentinel_{name}", str(document[key])) for name, key in keys.items() if document[key]]
 
 
-def _for_others(run: Run, session: pytest.Session) -> None:
-    """Write GitHub's job summary and the SARIF file."""
+def _write_summary_and_sarif(run: Run, session: pytest.Session) -> None:
     gate = run.results.gate
     if run.is_worker or not (run.results.items or gate):
         return

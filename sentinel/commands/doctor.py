@@ -86,12 +86,11 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         if missing:
             echo(f"missing: {', '.join(missing)}")
-        echo(f"next: {_next(checks)}")
+        echo(f"next: {_next_step(checks)}")
     return 1 if missing else 0
 
 
-def _next(checks: Sequence[Check]) -> str:
-    """Return the next step for the user: a package to install, something to repair, or the run to start."""
+def _next_step(checks: Sequence[Check]) -> str:
     for check in checks:
         if check.state == "missing":
             return f"{check.advice}; then run `sentinel doctor` again"

@@ -139,7 +139,6 @@ def _law_id(entry: Stale) -> str:
 def _decide(
     words: list[str], arguments: argparse.Namespace, folder: Path, baseline: Path, recipes: lines.Recipes
 ) -> None:
-    """Run pytest with the given arguments, and write its verdicts into the baseline."""
     options = [
         f"--sentinel-{name}={value}"
         for name in PROBING

@@ -76,7 +76,6 @@ def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
 
 
 def _report_folders(settings: Settings) -> dict[str, Path]:
-    """Return the folders that may contain verdicts: the last run's report and the baseline."""
     committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
     baseline = next((folder for folder in committed if holds_evidence(folder)), None)
     folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}

@@ -113,7 +113,7 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
     )
     for glob in globs:
         if not any(_matches(item, glob) for item in recipes):
-            raise NothingExamined(_no_such_bug(glob, recipes, _every(catalog) if wanted else recipes))
+            raise NothingExamined(_explain_no_match(glob, recipes, _every(catalog) if wanted else recipes))
     return [item for item in recipes if not globs or any(_matches(item, glob) for glob in globs)]
 
 
@@ -126,12 +126,10 @@ def _every(catalog: Catalog) -> list[Recipe]:
 
 
 def _matches(recipe: Recipe, glob: str) -> bool:
-    """Compare without case."""
     return fnmatchcase(recipe.bug_id.casefold(), glob.casefold())
 
 
-def _no_such_bug(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
-    """Return the message for a glob without a match, with a hint: targets that have the bug, or a similar id."""
+def _explain_no_match(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
     others = sorted({item.target for item in every if _matches(item, glob)})
     if others:
         wanted = ", ".join(sorted({item.target for item in recipes})) or "the given targets"

@@ -195,7 +195,6 @@ def _bundled_adapters() -> dict[str, Path]:
 
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
-    """Return the module-level objects of a type in all modules of a package."""
     members: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
     assert spec is not None

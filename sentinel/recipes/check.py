@@ -24,7 +24,7 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
     except DocumentError:  # it is already reported as a problem
         return recipe, problems
     if recipe is None or not recipe.published:
-        for place in _unfinished(findings.document.data):
+        for place in _find_todos(findings.document.data):
             findings.error(place, f"still contains the placeholder {TODO}")
     if recipe is None:
         lines = {problem.line for problem in findings.problems}
@@ -78,13 +78,12 @@ def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
             )
 
 
-def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the places that still contain a template's ``TODO``."""
+def _find_todos(value: Any, place: Place = ()) -> Iterator[Place]:
     if isinstance(value, str) and value.startswith((TODO, f"git:{TODO}")):
         yield place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, item in items:
-        yield from _unfinished(item, (*place, step))
+        yield from _find_todos(item, (*place, step))
 
 
 def check_files(paths: Iterable[Path], catalog: Catalog) -> list[Problem]:

@@ -150,13 +150,12 @@ def history_of(
         "runs": runs,
         "origins": {sha: [found.lines, found.older] for sha, found in origins.items() if found is not None},
         "tags": [[tag.name, tag.commit.sha, tag.commit.date] for tag in released],
-        "releases": _by_outcome(released, entries),
+        "releases": _tags_by_outcome(released, entries),
     }
     return expand(_clean(line), recipe.target)
 
 
-def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> dict[str, list[str]]:
-    """Return verdict and kind -> names of the releases with this verdict."""
+def _tags_by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> dict[str, list[str]]:
     outcomes: dict[str, list[str]] = {}
     for tag in tags:
         outcomes.setdefault(" ".join(filter(None, entries[tag.commit.sha].outcome)), []).append(tag.name)

@@ -191,7 +191,6 @@ _LEADS_OUT = "a symbolic link that leads out of the checkout"
 
 
 def _outermost(roots: Mapping[str, str]) -> dict[str, str]:
-    """Return the package roots that are not inside another root."""
     return {path: tree for path, tree in roots.items() if not any(path.startswith(f"{other}/") for other in roots)}
 
 

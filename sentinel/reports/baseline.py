@@ -181,11 +181,10 @@ def _compare_keys(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list
             words = ("there", "absent") if key in there else ("absent", "there")
             yield key, [Difference(key, *words)]
         else:
-            yield key, list(compare(there[key], here[key], key, _tolerance(now, key)))
+            yield key, list(compare(there[key], here[key], key, _tolerance_of_key(now, key)))
 
 
-def _tolerance(now: Recorded, key: str) -> Tolerance:
-    """Return the recipe's tolerance for a key or, if it has none, the recipe's general tolerance."""
+def _tolerance_of_key(now: Recorded, key: str) -> Tolerance:
     expectation = now["expectation"]
     chosen = expectation["tolerance"]
     for side in ("unpatched", "fixed"):

@@ -161,7 +161,7 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
         if facts["law"] not in recipes.catalog.laws:
             return None, f"the law {facts['law']} does not exist"
         try:
-            return _found(facts, target, recipes.catalog, facts.get("comparison", ())), ""
+            return _recipe_of_finding(facts, target, recipes.catalog, facts.get("comparison", ())), ""
         except SentinelError as error:
             return None, f"its scenario no longer fits the contract: {error}"
     recipe = recipes.get(target, facts["bug_id"])
@@ -205,8 +205,7 @@ def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
     return f"its {' and '.join(changed)} changed" if changed else ""
 
 
-def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
-    """Return a recipe with the scenario that a search found for a law."""
+def _recipe_of_finding(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
     law: Law = catalog.laws[facts["law"]]
     boundary, contract, checkout = facts["boundary_name"], facts["contract_name"], facts.get("checkout", {})
     document: dict[str, Any] = {}

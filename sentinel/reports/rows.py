@@ -95,7 +95,6 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
 
 
 def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
-    """Return the reason if a verdict is inconclusive, unavailable or unexpected; otherwise an empty string."""
     verdict, kind, expect = document["verdict"], document["kind"], document["expect"]
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):

@@ -124,7 +124,6 @@ def _about(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _is_listed(item: Row) -> bool:
-    """Return True if a line below the table already reports this item."""
     if item.outcome == "skipped":  # `outline` lists each cause
         return bool(item.cause) or item.verdict == "inconclusive"
     return item.is_failed_bug  # `_failed_bugs` lists it

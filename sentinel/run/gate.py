@@ -189,7 +189,7 @@ class Gate:
                 scope = "in every scenario that runs changed lines"
                 what = f"some values of {parts} are NaN or infinite at both revisions"
                 yield f"undecided: {join_names(names)}: {what}, {scope}"
-            waiting = _waiting(rows)
+            waiting = _boundaries_without_result(rows)
             if waiting:
                 yield f"not compared, because the run ended first: {join_names(waiting)}"
             if not waiting or any(row["lines"] for row in rows):
@@ -209,7 +209,7 @@ class Gate:
                     "patch": _coverage(rows),
                     "boundaries": [{key: row[key] for key in keys} for row in rows if row["boundary"]],
                     "beyond": [line for row in rows for line in row["beyond"]],
-                    "not_compared": _waiting(rows),
+                    "not_compared": _boundaries_without_result(rows),
                 }
                 for (target, base, head), rows in self._by_pair()
             ]
@@ -329,7 +329,6 @@ def _range(entry: Mapping[str, Any]) -> str:
     return ", ".join([f"{os.path.basename(entry['file'])}:{span} {entry['function']}", *texts])
 
 
-def _waiting(rows: Sequence[Row]) -> list[str]:
-    """Return the boundaries without a result: the run ended before they were compared, or they were not selected."""
+def _boundaries_without_result(rows: Sequence[Row]) -> list[str]:
     names = dict.fromkeys(name for row in rows for name in row["names"])
     return [name for name in names if name not in {row["boundary"] for row in rows}]

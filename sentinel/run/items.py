@@ -277,7 +277,6 @@ def deselect_without_mirror(run: Run, items: list[pytest.Item]) -> None:
 
 
 def _law_jobs(run: Run) -> list[LawJob]:
-    """Return the laws to check, as selected by the options or by pytest's arguments."""
     jobs: list[LawJob] = []
     questions = run.questions
     for target in dict.fromkeys([*(i.target for i in questions.law_ids), *run.settings.targets]):

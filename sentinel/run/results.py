@@ -100,7 +100,7 @@ class Results:
         self._require_an_examination(session, exitstatus)
         documents = self.documents()
         if not self._config.pluginmanager.hasplugin("terminalreporter") and (self._examined or self._last_line):
-            lines = ["sentinel:", *(outline(documents) if documents else []), *self._fixed()]
+            lines = ["sentinel:", *(outline(documents) if documents else []), *self._describe_fixed_bugs()]
             lines.append(self._last_line.rstrip("\n"))
             print("\n".join(filter(None, lines)), file=sys.stderr)
         try:
@@ -128,7 +128,7 @@ class Results:
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
         """If items finished and none has a conclusive verdict, set pytest's exit status to 5."""
         if self.without_mirror and not self._examined:  # then pytest's exit status is already 5
-            self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._more())
+            self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._describe_missing_mirrors())
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
         reasons = [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
@@ -188,19 +188,17 @@ class Results:
             every=self._config.get_verbosity() > 0,
             commands=[self.command(nodeid) for _, _, _, nodeid in self.items],
         )
-        lines = [text.rstrip("\n"), *self._fixed(), *self._more()]
-        writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
+        lines = [text.rstrip("\n"), *self._describe_fixed_bugs(), *self._describe_missing_mirrors()]
+        writer.write("\n".join(lines) + "\n" + self._warn_about_sandbox() + self._last_line, flush=True)
 
-    def _more(self) -> list[str]:
-        """Return one line per target without mirror: how many more revisions could be decided with one."""
+    def _describe_missing_mirrors(self) -> list[str]:
         add = "can be decided after `sentinel mirror add"
         return [
             f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"
             for target, count in self.without_mirror.items()
         ]
 
-    def _fixed(self) -> list[str]:
-        """Return one line per known bug that is present at the base and fixed at the checked revision."""
+    def _describe_fixed_bugs(self) -> list[str]:
         about = [(self._documents[place], where) for place, where in self._fixes]
         return sorted(message(f"fixed: {each['bug_id']}, {where}: {each['title']}") for each, where in about)
 
@@ -218,8 +216,7 @@ class Results:
         )
         return shlex.join(["pytest", nodeid, *alone.words()])
 
-    def _weaker(self) -> str:
-        """Return a warning if the sandbox is ``basic`` and the user did not choose it; otherwise an empty string."""
+    def _warn_about_sandbox(self) -> str:
         levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
         if self._settings.sandbox or self._settings.device != "cpu" or "basic" not in levels:
             return ""

@@ -115,7 +115,7 @@ class Run:
         """
         settings = self.settings
         if self.is_worker or self.config.option.collectonly:
-            self._warm_up()
+            self._import_torch_early()
             return
         recipes = self.questions.load_arguments()
         named = [recipe.target for recipe in recipes] + [item.target for item in self.questions.law_ids]
@@ -126,7 +126,7 @@ class Run:
                     self._runner.require_python(target)
                 except SentinelError as error:
                     raise SentinelError(f"--sentinel-python={settings.python_of(target)}: {error}") from None
-        self._warm_up()
+        self._import_torch_early()
         for name, ref in settings.refs:
             self._require_ref(ref, [name] if name else targets, recipes)
         _ = self.pairs
@@ -144,8 +144,7 @@ class Run:
         if reasons:
             raise SentinelError(f"{ref} is not available: {'; '.join(causes(reasons))}")
 
-    def _warm_up(self) -> None:
-        """Start to import torch in the background, while pytest collects."""
+    def _import_torch_early(self) -> None:
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
 
@@ -283,7 +282,6 @@ class Run:
         return bool(bugs) and reported.issuperset(bugs)
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
-        """Return a recipe's verdict at a ref, from the cache if it has been computed."""
         key = recipe.digest, ref
         if key not in self._verdicts:
             self.decide(self._planned.get(key) or Job(recipe, ref))

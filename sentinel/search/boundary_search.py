@@ -595,7 +595,7 @@ class BoundarySearch:
                 self._unknown.add(trial.unknown_input)
                 unknown = self.subject.contract.input(trial.unknown_input)
                 outcome.unknown += unknown is not None and unknown.default is None
-            elif not self._compares(law, trial):
+            elif not self._compares_unexcused_key(law, trial):
                 outcome.not_judged[EXPLAINED] += 1
             else:
                 outcome.judged += 1
@@ -611,10 +611,9 @@ class BoundarySearch:
                     suspects.append(Finding(self.subject, law, trial, same))
         return suspects
 
-    def _compares(self, law: Law, trial: Trial) -> bool:
-        """Return True if the law compares a key that known bugs do not excuse."""
+    def _compares_unexcused_key(self, law: Law, trial: Trial) -> bool:
         excused, case = self._excused(law, trial.variants), trial.case
-        if not excused or case is None or any(_plain_key(item) not in excused for item in trial.violations):
+        if not excused or case is None or any(_key_without_variant(item) not in excused for item in trial.violations):
             return True
         try:
             law.violations(case.without(excused))
@@ -658,7 +657,7 @@ class BoundarySearch:
             item
             for item in trial.violations
             if not any(dialect.symptom in ("", item.symptom) for dialect in dialects)
-            and _plain_key(item) not in excused
+            and _key_without_variant(item) not in excused
         ]
 
     def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
@@ -842,8 +841,7 @@ def _left_out_input(item: Input) -> Input:
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 
-def _plain_key(violation: Violation) -> str:
-    """Return the observation key without the variant's name."""
+def _key_without_variant(violation: Violation) -> str:
     return violation.key.rpartition(".")[2]
 
 

@@ -80,7 +80,6 @@ def subjects(
 
 
 def _with_own_dialects(target: Target, checkout: Checkout) -> tuple[Binding, ...]:
-    """Return the target's bindings without the dialects that do not apply to a checkout. The code is only read."""
     if not any(dialect.since or dialect.until for binding in target.bindings for dialect in binding.dialects):
         return target.bindings
     code = Definitions(CheckoutTrees(checkout), target.roots)

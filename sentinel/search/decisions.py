@@ -61,12 +61,11 @@ def of_outcome(
         but = f" except for a declared dialect, in {searched}: {reasons}"
         verdict = Verdict("fixed", f"the law holds{but if dialects else f' in {searched}: {law.statement}'}")
     else:
-        trial, verdict = None, _not_judged(outcome, searched, answered)
+        trial, verdict = None, _verdict_without_judgement(outcome, searched, answered)
     return _decision(open_target, subject, law, verdict, trial, violations)
 
 
-def _not_judged(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
-    """Return the verdict of a law that judged no scenario."""
+def _verdict_without_judgement(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
     kinds: Counter[Kind | Literal[""]] = Counter()
     for why, count in outcome.refused.items():
         kinds[outcome.kinds[why]] += count

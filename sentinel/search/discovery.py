@@ -338,7 +338,6 @@ def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
 
 
 def _wrong_keys(recipe: Recipe) -> set[str]:
-    """Return the observation keys whose expected values differ with and without the bug."""
     right = {key: plain(expected.value) for key, expected in recipe.expected_fixed.items()}
     wrong = {key: plain(expected.value) for key, expected in recipe.expected_unpatched.items()}
     return {key.rpartition(".")[2] for key, value in wrong.items() if value != right.get(key)}

@@ -94,18 +94,18 @@ def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {
     numbers: dict[float, None] = {}
     lengths: dict[int, None] = {}
     texts: dict[str, None] = {}
-    scopes = ((function, {**values, **_locals_of(function)}) for function in functions)
+    scopes = ((function, {**values, **_locals_assigned_once(function)}) for function in functions)
     for node, scope in ((each, scope) for function, scope in scopes for each in ast.walk(function)):
         if isinstance(node, ast.Slice):
             found = [_number(side, scope) for side in (node.lower, node.upper) if side is not None]
             lengths |= {abs(each): None for each in found if isinstance(each, int)}
             continue
-        texts |= dict.fromkeys(filter(None, map(_readable, _searched(node, scope))))
+        texts |= dict.fromkeys(filter(None, map(_clean_string, _searched(node, scope))))
         sides: list[ast.expr] = []
         sized = False
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            sized = any(_is_size(side) for side in sides)
+            sized = any(_is_element_count(side) for side in sides)
         elif isinstance(node, ast.Call) and _method_name(node) in _BOUNDING:
             sides = [*node.args, *(each.value for each in node.keywords)]
         elif isinstance(node, ast.arguments):
@@ -164,8 +164,7 @@ def _literal(pattern: str) -> str:
     return plain
 
 
-def _readable(text: str) -> str:
-    """Return the stripped string, or "" if it is blank, too long, a single word or a number."""
+def _clean_string(text: str) -> str:
     usable = text.strip() and len(text) <= _LONGEST_STRING and not re.fullmatch(r"\w|[\d.,\s]*|.*[\0-\x08].*", text)
     return text.strip() if usable and not re.fullmatch(r"\w+", text.strip()) else ""
 
@@ -341,7 +340,7 @@ def options(source: str) -> dict[str, list[Any]]:
         tree = syntax_of(textwrap.dedent(source))
     for node in ast.walk(tree):
         values: list[Any] = [True, False]
-        sides = _conditions(node)
+        sides = _tested_conditions(node)
         if isinstance(node, ast.Compare):
             sides = [each for side in (node.left, *node.comparators) for each in getattr(side, "elts", [side])]
             values = [side.value for side in sides if isinstance(side, ast.Constant)]
@@ -376,13 +375,13 @@ def ways_to(function: _Function, line: int) -> list[Setting]:
     setting then gives the option a string that this branch or a later one tests.
     """
     steps = list(steps_to(function.body, line))
-    return _ways([*steps, *_others(function, line, steps)], _locals_of(function))
+    return _ways([*steps, *_others(function, line, steps)], _locals_assigned_once(function))
 
 
 def ways_inside(function: _Function, line: int) -> list[Setting]:
     """Return settings under which optional parts of a line may run: the branches of a conditional expression, and
     operands of ``and`` and ``or``."""
-    steps, scope = list(steps_to(function.body, line)), _locals_of(function)
+    steps, scope = list(steps_to(function.body, line)), _locals_assigned_once(function)
     inner = (each for node in ast.walk(function) if getattr(node, "lineno", 0) == line for each in steps_inside(node))
     return [way for each in inner for way in _ways([*steps, *each], scope)[:1]]
 
@@ -532,8 +531,7 @@ def steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
             return
 
 
-def _locals_of(function: _Function) -> dict[str, ast.expr]:
-    """Return local name -> assigned expression, for the names that are assigned only once."""
+def _locals_assigned_once(function: _Function) -> dict[str, ast.expr]:
     several: dict[str, list[ast.expr]] = defaultdict(list)
     for name, value in _assignments(ast.walk(function)):
         several[name].append(value)
@@ -624,7 +622,7 @@ def _compare(test: ast.Compare, truth: bool, scope: Mapping[str, ast.expr]) -> l
     if type(value) is int and (tensor := _counted_dimensions(left)) is not None:
         dims = [each for each in _values(operator, value, holds) if isinstance(each, int) and each > 0]
         return _each(_names(tensor, scope), [{"dims": each} for each in dims])
-    if _is_size(left):
+    if _is_element_count(left):
         return [{SIZE: each} for each in _sizes(operator, value, holds)]
     return _each(_names(left, scope), _values(operator, value, holds))
 
@@ -712,8 +710,7 @@ def _counted_dimensions(node: ast.expr) -> ast.expr | None:
     return node.value if isinstance(node, ast.Attribute) and node.attr in ("dim", "ndim") else None
 
 
-def _is_size(node: ast.expr) -> bool:
-    """Return True for a number of elements, such as ``len(x)`` or ``x.shape[0]``."""
+def _is_element_count(node: ast.expr) -> bool:
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
     if isinstance(node, ast.Call):
@@ -739,8 +736,7 @@ def _option_name(node: ast.expr) -> str:
     return _text([node.slice]) if isinstance(node, ast.Subscript) else ""
 
 
-def _conditions(node: ast.AST) -> list[ast.expr]:
-    """Return the expressions that are tested for truth, such as the condition of an ``if``."""
+def _tested_conditions(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         return [node.test]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

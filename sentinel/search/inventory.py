@@ -236,7 +236,7 @@ def names_signal(text: str) -> bool:
 
 
 def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
-    words = _words(node, module, name.split("."))
+    words = _identifiers_by_place(node, module, name.split("."))
     strong = any(
         not level for site in SITES if site != "body" for word in words[site] for level, _ in _subjects_in(word)
     )
@@ -306,7 +306,7 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
     # A function that only forwards a call or an attribute carries no training signal.
     if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):
         return 0, ()
-    words = _words(node, module, names)
+    words = _identifiers_by_place(node, module, names)
     score, weight_of = sum(acts), defaultdict[str, int](int)
     for site, weights in SITES.items():
         levels: dict[str, int] = {}
@@ -319,8 +319,7 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
     return score + sum(weight_of.values()) - AGAINST * against, tuple(sorted(filter(weight_of.__getitem__, weight_of)))
 
 
-def _words(node: _Def, module: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the identifiers of a function by place (:data:`SITES`)."""
+def _identifiers_by_place(node: _Def, module: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
     arguments = node.args
     parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     parameters += filter(None, (arguments.vararg, arguments.kwarg))

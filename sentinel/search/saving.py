@@ -45,16 +45,15 @@ def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str
         target,
         subject.contract.name,
         subject.boundary,
-        _scenario(subject, first),
-        {key: _scenario(subject, value, first) for key, value in others.items()},
+        _changed_inputs(subject, first),
+        {key: _changed_inputs(subject, value, first) for key, value in others.items()},
         [(item.key, item.detail) for item in finding.violations],
         "" if checkout.dirty else pin_of(checkout.commit, checkout.version),
         name or found_id(target, subject.boundary, law.name, finding.symptom),
     )
 
 
-def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
-    """Return the inputs that differ from ``base`` or, without ``base``, from the contract's defaults."""
+def _changed_inputs(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
     scenario = {}
     for item in subject.contract.inputs:
         value = inputs[item.name]
@@ -165,7 +164,6 @@ def _load(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
 
 
 def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
-    """Return the oracle's values for each variant, or ``{}`` if there is no oracle."""
     if finding.subject.contract.oracle is None:
         return {}
     try:

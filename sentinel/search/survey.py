@@ -116,7 +116,7 @@ class Survey:
         if self._searchers > 1:
             for place in dict.fromkeys(job.place for job in jobs):
                 if place not in self._searches:
-                    self._ahead[place] = self._drawer.submit(self._draw, place)
+                    self._ahead[place] = self._drawer.submit(self._draw_first_scenarios, place)
                 self._start_search(place)
 
     def decide(self, job: LawJob) -> Decision:
@@ -174,8 +174,7 @@ class Survey:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._parser.shutdown(wait=True, cancel_futures=True)
 
-    def _draw(self, place: Place) -> None:
-        """Draw the first scenarios of a search while the target is being imported. They are cached."""
+    def _draw_first_scenarios(self, place: Place) -> None:
         from sentinel.search.boundary_search import drawn_scenarios  # importing Hypothesis takes about 0.3 s
 
         target, boundary, ref = place
@@ -271,7 +270,6 @@ class Survey:
     def _baseline_scenarios(
         self, subject: Subject, jobs: Mapping[Law, LawJob]
     ) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
-        """Yield the scenarios of broken laws that the baseline has for this ref."""
         if self._baseline is None:
             return
         for law, job in jobs.items():
@@ -283,7 +281,6 @@ class Survey:
                         break
 
     def _subjects_of(self, target: str, ref: Ref) -> Mapping[str, Subject]:
-        """Return the boundaries of a target at a ref, by name."""
         key = (target, ref)
         if key not in self._subjects:
             here, _ = subjects(self._catalog, target, checkout=checkout_to_read(self._runner, self._catalog, *key))

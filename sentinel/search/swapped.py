@@ -64,7 +64,7 @@ def _compare_with_definition(
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
             if j < len(parameters):
-                fits = [[_likeness(arguments[a], parameters[p]) for p in (i, j)] for a in (i, j)]
+                fits = [[_share_of_common_words(arguments[a], parameters[p]) for p in (i, j)] for a in (i, j)]
                 if fits[0][1] == fits[1][0] == 1.0 and fits[0][0] < 1.0 and fits[1][1] < 1.0:
                     yield SwappedCall(name, f"{file}:{line}", (arguments[i], arguments[j]), place)
 
@@ -95,8 +95,7 @@ def _pairs(arguments: tuple[str, ...]) -> Iterator[tuple[int, int]]:
                 yield i, j
 
 
-def _likeness(one: str, other: str) -> float:
-    """Return the similarity of two names: the share of their words that they have in common, 0 to 1."""
+def _share_of_common_words(one: str, other: str) -> float:
     first, second = ({word.removesuffix("s") for word in name.lower().split("_")} - _FILLERS for name in (one, other))
     return len(first & second) / max(len(first | second), 1)
 

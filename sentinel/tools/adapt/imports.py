@@ -65,7 +65,7 @@ class Imports:
         named: dict[str, dict[str, None]] = {}
         chosen = list(signatures)
         for signature in chosen:
-            for package in self._used(signature):
+            for package in self._packages_used_by(signature):
                 named.setdefault(package, {})[signature.path] = None
         reached = self._reached({each.module for each in chosen})
         every = {*named, *(package for module in reached for package in self._imported(module))}
@@ -91,8 +91,7 @@ class Imports:
             for call in calls
         )
 
-    def _used(self, signature: Signature) -> Iterator[str]:
-        """Yield the packages that a function's body or the bases of its class need."""
+    def _packages_used_by(self, signature: Signature) -> Iterator[str]:
         _, tree = self._trees[signature.module]
         names = {*signature.names, *(base.partition(".")[0] for base in signature.bases)}
         for local, path in self._names(signature.module, tree):

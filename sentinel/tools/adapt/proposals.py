@@ -247,7 +247,7 @@ def propose(
     found = [
         each
         for kind in kinds
-        for layout in _layouts(signature, contracts[kind.contract])
+        for layout in _possible_layouts(signature, contracts[kind.contract])
         if (each := _proposal(signature, kind, contracts[kind.contract], layout, classes or {})) is not None
     ]
     proposals = [each for each in found if isinstance(each, Proposal)]
@@ -261,8 +261,7 @@ def propose(
 _OF_STEPS = ("generalised_advantage", "discounted_return", "kl_estimate")
 
 
-def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
-    """Return the possible layouts of a function's tensors, by its parameters' names and annotations."""
+def _possible_layouts(signature: Signature, contract: Contract) -> list[Layout]:
     if any("_mask" in item.name and item.shape == TOKENS and item.name != contract.mask for item in contract.inputs):
         return [Layout()]  # with a mask for each tensor, rows cannot be cut with one mask
     if contract.name == "rule_reward":
@@ -536,7 +535,7 @@ def _written(
         draft.questions.append(f"the function computes the KL, so {names.pop('kl_coef')} is left at its default.")
     for item in contract.inputs:
         if not item.dialect and item.name not in {**names, **draft.inner}:
-            _without_parameter(draft, item, signature, kind, contract)
+            _choose_fixed_value(draft, item, signature, kind, contract)
     for name, leaf in draft.inner.items():
         first = next(each for each, other in draft.inner.items() if other == leaf)
         if first != name:
@@ -608,8 +607,7 @@ _OF_LAYOUT = {
 }
 
 
-def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
-    """Choose a fixed value for an input for which the function has no parameter."""
+def _choose_fixed_value(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
     if item.name in kind.settings:
         values = (value for word, value in kind.settings[item.name] if re.search(word, signature.about))
         draft.fixed[item.name] = next(values)
@@ -686,7 +684,7 @@ def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str,
         draft.questions.append(
             f"{signature.tokens_first}, so the tensors are passed as [tokens, batch]. Is that right?"
         )
-    bools = tuple(name for name, parameter in names.items() if _is_boolean(signature.body, parameter))
+    bools = tuple(name for name, parameter in names.items() if _is_used_as_boolean(signature.body, parameter))
     if bools:
         draft.options["bools"] = bools
     for parameter in names.values():
@@ -700,8 +698,7 @@ def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str,
         draft.questions.append(f"{several}: passed as one number per row. Is that right?")
 
 
-def _is_boolean(body: str, parameter: str) -> bool:
-    """Return True if the body uses a parameter as a boolean: inverts it, indexes with it, or tests it."""
+def _is_used_as_boolean(body: str, parameter: str) -> bool:
     return bool(re.search(rf"~{parameter}\b|\[{parameter}\]|where\({parameter},|logical_and\({parameter}\)", body))
 
 

@@ -145,7 +145,6 @@ def _assigned(init: ast.FunctionDef) -> dict[str, str]:
 
 
 def _with_defaults(arguments: ast.arguments) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Return (parameter, default) pairs. The default is None if the parameter is required."""
     positional = [*arguments.posonlyargs, *arguments.args]
     required: list[None] = [None] * (len(positional) - len(arguments.defaults))
     return [*zip(positional, [*required, *arguments.defaults]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
@@ -185,7 +184,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
         bases=tuple(map(ast.unparse, owner.bases)) if owner else (),
         variadic=node.args.kwarg is not None,
         is_async=isinstance(node, ast.AsyncFunctionDef),
-        returns=tuple(dict.fromkeys(_returned(each.value) for each in _returns(node.body) if each.value is not None)),
+        returns=tuple(dict.fromkeys(_returned(each.value) for each in _own_returns(node.body) if each.value is not None)),
         words=_compared(inside, {parameter.name for parameter in parameters}),
         numbers=_numbers(inside),
         tokens_first=_tokens_first(node, inside),
@@ -197,8 +196,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
     )  # fmt: skip
 
 
-def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
-    """Yield a function's return statements, without those of nested functions and classes."""
+def _own_returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
     for node in body:
         if isinstance(node, ast.Return):
             yield node
@@ -206,7 +204,9 @@ def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
             for part in ("body", "orelse", "finalbody", "handlers", "cases"):
                 inner = getattr(node, part, ())
                 for each in inner:
-                    yield from _returns(each.body if isinstance(each, (ast.ExceptHandler, ast.match_case)) else [each])
+                    yield from _own_returns(
+                        each.body if isinstance(each, (ast.ExceptHandler, ast.match_case)) else [each]
+                    )
 
 
 def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:

@@ -32,8 +32,8 @@ def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict
     for name in options:
         by_last.setdefault(name.rpartition(".")[2], []).append(name)
     found: dict[str, dict[str, None]] = {}
-    for tree in _trees(folders, by_last):
-        constants = _constants(tree)
+    for tree in _parse_relevant_files(folders, by_last):
+        constants = _module_constants(tree)
         for last, values in _checks(tree, constants):
             for name in by_last.get(last, ()):
                 if options[name] in values:
@@ -41,8 +41,7 @@ def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict
     return {name: tuple(values) for name, values in found.items()}
 
 
-def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module]:
-    """Parse and yield the files that compare one of these names and contain ``raise`` or ``assert``."""
+def _parse_relevant_files(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module]:
     listed = "|".join(map(re.escape, names))
     pattern = re.compile(rf"\b({listed})\b[^\n]*(==|\bin\b)".encode())
     left = _MOST
@@ -56,8 +55,7 @@ def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module
                 yield parsed(file)
 
 
-def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the lists and dictionaries at a module's top level, and the values of its enumerations."""
+def _module_constants(tree: ast.Module) -> dict[str, ast.expr]:
     members = {
         f"{node.name}.{each.targets[0].id}": each.value
         for node in tree.body

@@ -303,7 +303,7 @@ class _Script:
         source = read_bytes(file) if source is None else source
         if b"\0" in source:
             raise SentinelError(f"{file} is not a launch script: it contains a NUL byte")
-        self._spend(len(source))
+        self._count_characters(len(source))
         root = _parsed(source)
         if source not in self.noted:
             self.noted.add(source)
@@ -343,8 +343,7 @@ class _Script:
         for child in node.named_children:
             self._note(child, scope, loop or kind in _LOOPS)
 
-    def _spend(self, characters: int) -> None:
-        """Count characters that were read, and raise SentinelError when they exceed the limit."""
+    def _count_characters(self, characters: int) -> None:
         self.left -= characters
         if self.left < 0:
             raise SentinelError(
@@ -365,7 +364,7 @@ class _Script:
         elif node.type == "command":
             where = f"{file}:{node.start_point[0] + 1}"
             self._set_defaults(node)
-            words = [word for child in node.named_children for word in self._argument(child)]
+            words = [word for child in node.named_children for word in self._expand_argument(child)]
             inner, script = _shell_command(words), None if _program(words)[1] else _script_in(words)
             script = words[0] if words and normpath(words[0]) in self.written else script
             self.exports_all |= words[:1] == ["set"] and any(
@@ -419,7 +418,9 @@ class _Script:
         whole = words in (["cat"], ["cat", "-"]) or words[0] == "tee"
         text = None
         if body is not None:
-            text = (body.text or b"").decode(errors="replace") if {*start} & {*"'\"\\"} else self._quoted(body, 0)
+            text = (
+                (body.text or b"").decode(errors="replace") if {*start} & {*"'\"\\"} else self._expand_quoted(body, 0)
+            )
         self.written[""] = text
         for name in names:
             appends = any(part.children and part.children[0].type == ">>" for part in outputs) or "-a" in words
@@ -455,7 +456,7 @@ class _Script:
 
     def _loop(self, node: Node) -> None:
         name = node.child_by_field_name("variable")
-        words = [word for child in node.children_by_field_name("value") for word in self._argument(child)]
+        words = [word for child in node.children_by_field_name("value") for word in self._expand_argument(child)]
         if name is not None:
             self.arrays[_of(name)] = [ONE if words and all(map(_is_plain, words)) else ANY_NUMBER]
 
@@ -492,12 +493,12 @@ class _Script:
             command = last.child_by_field_name("name") if last.type == "command" else None
             return ONE if command is not None and _ONE_WORD.fullmatch(_of(command)) else UNKNOWN
         text = read_text(file)
-        self._spend(len(text))
+        self._count_characters(len(text))
         return text.strip()
 
     def _output_words(self, node: Node) -> list[str]:
         if node.type == "command":
-            return [word for child in node.named_children for word in self._argument(child)]
+            return [word for child in node.named_children for word in self._expand_argument(child)]
         if node.type == "file_redirect":
             return ["cat", *(self._text(child) for child in node.named_children)]
         return [word for child in node.named_children for word in self._output_words(child)] or [UNKNOWN]
@@ -509,7 +510,7 @@ class _Script:
         if value is None:
             words = [""]
         elif value.type == "array":
-            words = [word for child in value.named_children for word in self._argument(child)]
+            words = [word for child in value.named_children for word in self._expand_argument(child)]
         else:
             words = [self._text(value)]
         adds = any(child.type == "+=" for child in node.children)
@@ -525,8 +526,7 @@ class _Script:
             words, before = ["".join([*before, *words])], []
         self.arrays[_of(name)] = [*before, *words]
 
-    def _argument(self, node: Node) -> list[str]:
-        """Expand an argument of a command to words, as a shell does."""
+    def _expand_argument(self, node: Node) -> list[str]:
         if node.type in ("comment", "variable_assignment", "file_redirect"):
             return []
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
@@ -563,7 +563,7 @@ class _Script:
         if node.type in ("concatenation", "command_name"):
             return "".join(map(self._text, node.named_children))
         if node.type == "string":
-            return self._quoted(node, 1).replace(ANY_NUMBER, UNKNOWN)
+            return self._expand_quoted(node, 1).replace(ANY_NUMBER, UNKNOWN)
         if _of(node) in _ALL_ARGUMENTS:
             return " ".join(self._own_arguments(node)).replace(ANY_NUMBER, UNKNOWN)
         if node.type == "simple_expansion":
@@ -586,8 +586,7 @@ class _Script:
         self.assumed[plain[1]] = text
         return text
 
-    def _quoted(self, node: Node, margin: int) -> str:
-        """Return the text of a quoted string or a heredoc with its variables expanded."""
+    def _expand_quoted(self, node: Node, margin: int) -> str:
         text, place, whole = "", margin, node.text or b""
         for child in node.named_children:  # the parser drops some of the text between expansions
             end = child.end_byte - node.start_byte
@@ -614,7 +613,7 @@ class _Script:
         places = self.scopes.get(name, set[int]())
         otherwise = ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
-        self._spend(len(words) + sum(map(len, words)))
+        self._count_characters(len(words) + sum(map(len, words)))
         return words
 
 

@@ -94,7 +94,6 @@ class _Reader:
 
 
 def _add_unknown(reader: _Reader, found: Complaints) -> None:
-    """Add messages about settings that the run's trainer does not have."""
     run, options, launch = reader.training, reader.options, reader.given.launch
     nested = {name.removesuffix(f".{option}"): None for name, option in run.nested.items()}
     refused = [section for section in nested if reader.is_refused(section)]
@@ -131,7 +130,6 @@ def _add_unknown(reader: _Reader, found: Complaints) -> None:
 
 
 def _add_unchecked(reader: _Reader, found: Complaints) -> None:
-    """Add messages about settings that only unread code may declare as options."""
     run, meant = reader.training, reader.training.meant()
     by_source: dict[str, list[str]] = {}
     for name in (name for name in run.unread() if name not in run.nested):

@@ -154,7 +154,6 @@ def _below(package: str, data: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
-    """Merge ``data`` into ``into`` by section. Values of ``data`` replace those of ``into``."""
     for name, value in data.items():
         if isinstance(value, Mapping) and value.get("_override_") is True:  # the section replaces the inherited one
             into[name] = {key: item for key, item in value.items() if key != "_override_"}

@@ -95,7 +95,7 @@ class Training:
             return []
         found: dict[str, None] = {}
         for name in self.configuration:
-            if name in self.added | self.recorded or not self._variables.isdisjoint(with_sections(name)):
+            if name in self.added | self.recorded or not self._referenced_names.isdisjoint(with_sections(name)):
                 continue
             first = next((part for part in with_sections(name) if options.closed(part)), None)
             if first is not None:
@@ -103,8 +103,7 @@ class Training:
         return list(found)
 
     @cached_property
-    def _variables(self) -> frozenset[str]:
-        """Return the names that are not options but are used in values of settings (``${name}``)."""
+    def _referenced_names(self) -> frozenset[str]:
         referred = {name for text in self.configuration.values() for name in _REFERRED.findall(text)}
         known = self.options if self.options is not None else ()
         first = (next((each for each in with_sections(name) if each not in known), "") for name in referred)
@@ -120,7 +119,7 @@ class Training:
         options = self.options.options if self.options is not None else {}
         found: dict[str, str] = {}
         for name in self.configuration:
-            parts, known = name.split("."), {*self._variables, *self.added}
+            parts, known = name.split("."), {*self._referenced_names, *self.added}
             if not any((self.options and each in self.options) or each in known for each in with_sections(name)):
                 tails = (".".join(parts[start:]) for start in range(1, len(parts)))
                 found[name] = next(filter(options.__contains__, tails), "")
@@ -194,7 +193,7 @@ class Training:
     def _lookup(self, name: str) -> Setting | None:
         if name in self.configuration:
             return Setting(name, None if name in self.invalid else self.configuration[name])
-        if self._written(name):
+        if self._sets_member_of(name):
             return Setting(name, "{…}")
         for section in with_sections(name)[:-1]:
             if self.configuration.get(section):  # the section is null or a single value, so it has no members
@@ -206,15 +205,14 @@ class Training:
             return None
         for section in with_sections(name)[:-1]:
             option = self.options.options.get(section)
-            if option is not None and option.default == "null" and not self._written(section):
+            if option is not None and option.default == "null" and not self._sets_member_of(section):
                 return Setting(section, None if self._doubtful(name) else "null", default=True)
         option = self.options.options.get(name)
         if self._doubtful(name):
             return Setting(name, None, default=True)
         return Setting(name, option.default if option else "{…}", default=True)
 
-    def _written(self, section: str) -> bool:
-        """Return True if the configuration sets a member of this section."""
+    def _sets_member_of(self, section: str) -> bool:
         return any(other.startswith(f"{section}.") for other in self.configuration)
 
     def _resolved(self, setting: Setting | None, steps: int) -> Setting | None:

@@ -104,7 +104,7 @@ def launch_of(
     if line.others:
         unread.append(f"not read: other commands of the script: {some(line.others)}")
     is_file = line.program.endswith(".py")
-    near = _file_near(script, line.program) if is_file else None
+    near = _find_near_script(script, line.program) if is_file else None
     program = near or (find(line.program) if is_file or "." in line.program else None)
     made = Launch()
     if program is not None:
@@ -120,7 +120,7 @@ def launch_of(
     settings = [setting_of(word) for word in line.settings]
     named = {name: str(value) for name, value in settings if name in _NAMES_A_FILE}
     settings = [(name, value) for name, value in settings if name not in _NAMES_A_FILE]
-    config = _configuration(script, line.program, named) if named else None
+    config = _find_configuration(script, line.program, named) if named else None
     single = {word: file for word in line.words if (file := _settings_file(script, word)) is not None}
     if config is None and single:
         config = next(iter(single.values()))
@@ -186,7 +186,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
             own=made.fields,
         )
     call, *others = calls
-    differ = _differences(call, [one for one in others if one.name == call.name])
+    differ = _differing_options(call, [one for one in others if one.name == call.name])
     read = f"{shown}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
     unread = []
     if call.unread:
@@ -221,8 +221,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     )
 
 
-def _differences(call: Call, others: Sequence[Call]) -> list[str]:
-    """Return the options to which another call of the same class passes another value, or no value."""
+def _differing_options(call: Call, others: Sequence[Call]) -> list[str]:
     names = {name for one in others for name in (*call.settings, *one.settings, *one.unread)} - {*call.unread}
     return sorted(
         name
@@ -235,19 +234,17 @@ def _differences(call: Call, others: Sequence[Call]) -> list[str]:
 _NAMES_A_FILE = ("config", "config_path", "config_name", "config_dir")
 
 
-def _configuration(script: Path | None, program: str, named: Mapping[str, str]) -> Path | None:
-    """Return the configuration file that a program's arguments name, or None if it does not exist here."""
+def _find_configuration(script: Path | None, program: str, named: Mapping[str, str]) -> Path | None:
     folders = [named[name] for name in ("config_path", "config_dir") if name in named] or [""]
     name = named.get("config_name", "")
     places = [named["config"]] if "config" in named else []
     for folder in folders if name else ():
         for base in ("", str(Path(program).parent)):
             places += [str(Path(base, folder, f"{name}{end}")) for end in ("", ".yaml")]
-    return next((file for place in places if (file := _file_near(script, place))), None)
+    return next((file for place in places if (file := _find_near_script(script, place))), None)
 
 
-def _file_near(script: Path | None, name: str) -> Path | None:
-    """Return the file that a command names, from the current folder or the script's; None if neither has it."""
+def _find_near_script(script: Path | None, name: str) -> Path | None:
     places = [Path(name), *([script.parent / name] if script else [])]
     return next((place for place in places if name and "\0" not in name and place.is_file()), None)
 
@@ -257,7 +254,7 @@ _ENDS = (".yaml", ".yml", ".toml", ".json")
 
 
 def _settings_file(script: Path | None, name: str) -> Path | None:
-    return _file_near(script, name) if name.lower().endswith(_ENDS) else None
+    return _find_near_script(script, name) if name.lower().endswith(_ENDS) else None
 
 
 def setting_of(word: str) -> tuple[str, Any]:

@@ -334,10 +334,10 @@ class _Modules:
             keywords = {keyword.arg: keyword.value for keyword in value.keywords}
             choices = _declared_choices(keywords.get("metadata")) or choices
             default = value.args[0] if value.args else keywords.get("default")
-            value = default if default is not None else _made(keywords.get("default_factory"))
+            value = default if default is not None else _expression_of_factory(keywords.get("default_factory"))
         if isinstance(value, ast.Name) and value.id in item.module.values:
             value = item.module.values[value.id]
-        call = _inner(value)
+        call = _without_copy(value)
         made = self.class_named(item.module, called(call)) if call is not None else None
         sections = self._sections(item)
         text = "" if call is not None and called(call) in ("list", "dict", "set", "tuple") else text_of(value)
@@ -386,18 +386,16 @@ class _Modules:
 Named = tuple[str, Option]
 
 
-def _made(factory: ast.expr | None) -> ast.expr | None:
-    """Return the expression that a ``default_factory`` evaluates, or None if it is neither a lambda nor a name."""
+def _expression_of_factory(factory: ast.expr | None) -> ast.expr | None:
     if isinstance(factory, ast.Lambda):
         return factory.body
     return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None
 
 
-def _inner(value: ast.expr | None) -> ast.Call | None:
-    """Return the call that creates an object, without ``copy.deepcopy(...)`` around it."""
+def _without_copy(value: ast.expr | None) -> ast.Call | None:
     if not isinstance(value, ast.Call):
         return None
-    return _inner(value.args[0]) if called(value) in ("deepcopy", "copy") and value.args else value
+    return _without_copy(value.args[0]) if called(value) in ("deepcopy", "copy") and value.args else value
 
 
 def _named(annotation: ast.expr) -> Iterator[str]:

@@ -114,7 +114,7 @@ class Options:
         for other in islice(known_names, _MOST):
             parent, _, end = other.rpartition(".")
             same = parent == section  # then only the last names are compared
-            words, known = _words(last if same else name), _words(end if same else other)
+            words, known = _split_words(last if same else name), _split_words(end if same else other)
             common = 2 * len(words & known) / (len(words) + len(known) or 1)
             whole.set_seq1(other)
             ending.set_seq1(end)
@@ -154,8 +154,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _words(name: str) -> set[str]:
-    """Split the name of an option into words, and remove plural endings."""
+def _split_words(name: str) -> set[str]:
     return {word.lower().rstrip("s") for word in re.split(r"[._-]+", name) if word}
 
 

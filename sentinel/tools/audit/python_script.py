@@ -236,8 +236,8 @@ class ParsedScript:
 
     def __post_init__(self) -> None:
         nodes = list(ast.walk(self.tree))
-        bound = Counter(name for node in nodes for name in _bindings(node))
-        counted = Counter(name for node in nodes for name in _positions(node))
+        bound = Counter(name for node in nodes for name in _bound_names(node))
+        counted = Counter(name for node in nodes for name in _loop_counters(node))
         self.positions = frozenset(name for name, times in counted.items() if times == bound[name])
         bound.subtract(_replaced(node) for node in nodes)  # config = replace(config, …) counts as a change
         assigned = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None]
@@ -282,7 +282,7 @@ class ParsedScript:
                     call.unread += above.unread
                     call.lines |= above.lines
                     call.own |= above.own
-                self._declare(own, call)
+                self._read_declared_defaults(own, call)
                 self.derived[own.name] = call
         self.arguments |= dict(self._parsed_arguments())
 
@@ -338,14 +338,14 @@ class ParsedScript:
 
     def _holds_arguments(self, node: ast.expr) -> bool:
         """Return False if a name is a parameter that may receive another object than the script's arguments."""
-        function: ast.AST | None = self._function_of(node)
+        function: ast.AST | None = self._enclosing_function(node)
         while function is not None and isinstance(node, ast.Name):
             assert isinstance(function, _FUNCTIONS)
             given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
             parameter = next((each for each in given if each.arg == node.id), None)
             if parameter is not None:
                 return parameter.annotation is not None or self._receives(function.name, node.id)
-            function = self._function_of(self.parents[function])
+            function = self._enclosing_function(self.parents[function])
         return True
 
     def _receives(self, function: str, parameter: str) -> bool:
@@ -391,7 +391,7 @@ class ParsedScript:
         """
         stored = [node for node in self.nodes if isinstance(node, (ast.Name, ast.Attribute))]
         bound = Counter(_key(node) for node in stored if isinstance(node.ctx, ast.Store))
-        bound.update(name for node in self.nodes if not isinstance(node, _NAMED) for name in _bindings(node))
+        bound.update(name for node in self.nodes if not isinstance(node, _NAMED) for name in _bound_names(node))
         made: Counter[str] = Counter()
         for node in (node for node in self.nodes if isinstance(node, (ast.Assign, ast.AnnAssign))):
             targets, value = node.targets if isinstance(node, ast.Assign) else [node.target], node.value
@@ -536,8 +536,7 @@ class ParsedScript:
         name = self.aliases.get(name, name)
         return name if name in self.classes else ""
 
-    def _declare(self, node: ast.ClassDef, call: Call) -> None:
-        """Read the defaults of a class's fields. Fields that its methods assign are unknown."""
+    def _read_declared_defaults(self, node: ast.ClassDef, call: Call) -> None:
         for statement in node.body:
             targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
             value = getattr(statement, "value", None)
@@ -563,7 +562,7 @@ class ParsedScript:
         if len(followed) > _MOST:
             raise ValueError(f"it creates {len(followed)} configurations; at most {_MOST} are read")
         for node, call in followed:
-            self._assigned_later(node, call)
+            self._apply_later_assignments(node, call)
         return [call for _, call in made]
 
     def _calls(self) -> Iterator[tuple[ast.Call, Call]]:
@@ -638,7 +637,7 @@ class ParsedScript:
         blocks = [block for _, block in ast.iter_fields(self.parents[first]) if isinstance(block, list)]
         return any(first in block and change in block for block in blocks) and (
             first.lineno < change.lineno < getattr(use, "lineno", 0)
-            and self._function_of(use) is self._function_of(first)
+            and self._enclosing_function(use) is self._enclosing_function(first)
         )
 
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
@@ -656,7 +655,7 @@ class ParsedScript:
             inner: ast.AST = use
             above = self.parents[use]
             more: list[str] = []
-            while isinstance(above, _CARRIERS) or _fields_of(above, inner.__eq__):
+            while isinstance(above, _CARRIERS) or _is_dict_of(above, inner.__eq__):
                 more += [above.target.id] if isinstance(above, ast.NamedExpr) else []
                 inner, above = above, self.parents[above]
             if isinstance(above, (ast.Assign, ast.AnnAssign)):
@@ -664,7 +663,7 @@ class ParsedScript:
                 more += [_key(part) for target in targets for part in getattr(target, "elts", [target])]
                 found += [above] if isinstance(inner, (ast.List, ast.Dict, ast.Set)) or "" in more else []
             elif isinstance(above, ast.Return):
-                maker = getattr(self._function_of(use), "name", "")
+                maker = getattr(self._enclosing_function(use), "name", "")
                 calls = [self.parents[name] for name in self.uses.get(maker, ())]
                 left += [call for call in calls if isinstance(call, ast.Call) and call is not use]
             elif isinstance(above, ast.Call) and above.func is not inner:
@@ -704,19 +703,17 @@ class ParsedScript:
         place = first + next((place for place, item in enumerate(call.args) if item is given), len(named))
         return [named[place].arg] if place < len(named) else []
 
-    def _function_of(self, node: ast.AST) -> ast.AST | None:
-        """Return the function that contains a syntax node, or None at module level."""
+    def _enclosing_function(self, node: ast.AST) -> ast.AST | None:
         above: ast.AST | None = node
         while above is not None and not isinstance(above, _FUNCTIONS):
             above = self.parents.get(above)
         return above
 
-    def _assigned_later(self, node: ast.Call, call: Call) -> None:
-        """Apply statements such as ``config.beta = 0.1`` to the configuration that a call creates."""
+    def _apply_later_assignments(self, node: ast.Call, call: Call) -> None:
         found: dict[str, list[ast.expr | None]] = {}
         names, others = self._follow(node)
         passed = {*call.settings, *call.unread}
-        for statement, certain in _statements(self.tree, self._function_of(node)):
+        for statement, certain in _statements(self.tree, self._enclosing_function(node)):
             for option, value in _assigned(statement, lambda owner: _key(owner) in names, self.positions):
                 found.setdefault(option, []).append(value if certain else None)
                 replaces = any(isinstance(part, ast.Call) and called(part) == "replace" for part in ast.walk(statement))
@@ -831,7 +828,7 @@ def _assigned(
     """
     direct = [] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [getattr(node, "target", None)])
     value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) and len(direct) == 1 else None
-    for part in _expressions(node):
+    for part in _own_expressions(node):
         plain = value if part in direct else None
         if isinstance(part, (ast.Attribute, ast.Subscript)) and not isinstance(part.ctx, ast.Load):
             option = _dotted(part, is_it, positions)
@@ -858,7 +855,7 @@ def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -
             yield keyword.arg or _any(keyword.value), keyword.value if known else None
     elif name == "update" and len(arguments) > 1 and is_it(arguments[0]):  # OmegaConf.update(config, "a.b", 1)
         yield _named(arguments[1], call), None
-    elif owner is not None and name in (*_CHANGES, *_WRITES) and _fields_of(owner, is_it):
+    elif owner is not None and name in (*_CHANGES, *_WRITES) and _is_dict_of(owner, is_it):
         for keyword in call.keywords:
             yield keyword.arg or _any(call), None
         for argument in arguments[:1] if name in ("setdefault", "pop", "__setitem__") else arguments:
@@ -870,8 +867,7 @@ def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -
         yield _any(call), None
 
 
-def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the expressions of a statement without those of nested statements."""
+def _own_expressions(node: ast.stmt) -> Iterator[ast.AST]:
     left: list[ast.AST] = [node]
     while left:
         for child in ast.iter_child_nodes(left.pop()):
@@ -921,15 +917,13 @@ def _cannot_name(index: ast.expr, positions: Collection[str]) -> bool:
     )
 
 
-def _positions(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a loop over ``range`` or ``enumerate`` binds to numbers."""
+def _loop_counters(node: ast.AST) -> Iterator[str]:
     if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) and isinstance(node.iter, ast.Call):
         numbers = {"range": [node.target], "enumerate": getattr(node.target, "elts", [])[:1]}
         yield from (each.id for each in numbers.get(name_of(node.iter.func), ()) if isinstance(each, ast.Name))
 
 
-def _fields_of(node: ast.AST | None, is_it: Callable[[ast.expr], bool]) -> bool:
-    """Return True for ``vars(object)`` and ``object.__dict__``."""
+def _is_dict_of(node: ast.AST | None, is_it: Callable[[ast.expr], bool]) -> bool:
     if isinstance(node, ast.Attribute) and node.attr == "__dict__":
         return is_it(node.value)
     return isinstance(node, ast.Call) and called(node) == "vars" and len(node.args) == 1 and is_it(node.args[0])
@@ -965,8 +959,7 @@ def _shortened(code: ast.AST) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _bindings(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a syntax node assigns or changes."""
+def _bound_names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.arg):

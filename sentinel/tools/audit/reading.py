@@ -169,7 +169,7 @@ def read_settings(given: Given, copy: Copy) -> Composed:
             hidden |= {""}
             entries = f"these entries of its defaults list were not read: {', '.join(bases)}"
             unread.append(f"{config}: {entries}; {_COMPOSED}")
-    return Composed(_configuration(data, single), single, config, own, hidden, tuple(unread))
+    return Composed(_merge_settings(data, single), single, config, own, hidden, tuple(unread))
 
 
 def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
@@ -181,7 +181,7 @@ def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
     launch, settings = given.launch, read_settings(given, copy)
     recorded = given.recorded
     trainers, unread = options_of(copy.catalog, copy.target, copy.checkout, copy.python), [*settings.unread]
-    trainers = _with_defaults(trainers, settings)
+    trainers = _with_defaults_of_file(trainers, settings)
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise NothingExamined(
@@ -212,9 +212,7 @@ def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
     return Run(run, trainers, settings.config, refused, (*unread, *left_out))
 
 
-def _with_defaults(trainers: tuple[Options, ...], settings: Composed) -> tuple[Options, ...]:
-    """Give the defaults of the copy's own configuration file to the trainer whose options fit it best, and move this
-    trainer to the front."""
+def _with_defaults_of_file(trainers: tuple[Options, ...], settings: Composed) -> tuple[Options, ...]:
     own = settings.own
     if not own or not trainers:
         return trainers
@@ -224,8 +222,7 @@ def _with_defaults(trainers: tuple[Options, ...], settings: Composed) -> tuple[O
     return (named_by, *(trainer for trainer in trainers if trainer is not near))
 
 
-def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """Return the configuration file's settings, overridden by the command line; None if neither is given."""
+def _merge_settings(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
     if data is None and not single:
         return None
     configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}

@@ -30,7 +30,9 @@ def with_accepted(options: Options, configuration: Mapping[str, str], target: Ta
         name: option.default
         for name, option in options.options.items()
         if not option.choices and option.default and name in configuration
-        if _is_word(option.default) and _is_word(configuration[name]) and configuration[name] != option.default
+        if _can_be_choice(option.default)
+        and _can_be_choice(configuration[name])
+        and configuration[name] != option.default
     }
     if not asked:
         return options
@@ -40,8 +42,7 @@ def with_accepted(options: Options, configuration: Mapping[str, str], target: Ta
     return replace(options, options={**options.options, **more}) if more else options
 
 
-def _is_word(text: str) -> bool:
-    """Return True if a value can be the name of a choice: it is not a number, a flag, a path or a reference."""
+def _can_be_choice(text: str) -> bool:
     return text.replace("-", "_").replace(".", "_").isidentifier() and text.lower() not in _WORDS
 
 

@@ -395,7 +395,6 @@ class Frameworks:
         return Compared(other.name, place, outcome.judged, differences, bugs)
 
     def _known_bugs(self, function: Function) -> Iterator[str]:
-        """Run the recipes for a function, and yield the ids of bugs that it has at its revision."""
         binding = function.subject.binding
         for recipe in (each for each in self.recipes if each.target == function.opened.target):
             if recipe.boundary in binding.paths:

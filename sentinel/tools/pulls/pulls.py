@@ -201,7 +201,7 @@ class Radar:
             raise Unavailable(f"the head has none of the package roots: {roots}")
         if not self.touches(base.tree, head.tree):
             seconds = round(time.monotonic() - began, 2)
-            unread, harmless = self._other_changes(base, head)
+            unread, harmless = self._changes_outside_boundaries(base, head)
             answer: Answer = "cannot be decided" if unread else "nothing"
             said = (*(() if unread else (_PROVEN,)), *report.list_others(unread, harmless))
             return Pull(number, head.sha, head.subject, base.sha, answer, said, seconds=seconds)
@@ -233,8 +233,7 @@ class Radar:
                 return True
         return False
 
-    def _other_changes(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
-        """Return the changes that no boundary runs: those that may affect training, and all others."""
+    def _changes_outside_boundaries(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
         one, other = self._code.files(base.tree), self._code.files(head.tree)
         changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
         sides = ((file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed)

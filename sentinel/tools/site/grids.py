@@ -82,7 +82,7 @@ def grid(
     :param other: the value that is displayed next to this one. Numbers that differ get enough digits to look different.
     """
     rows = rows_of(value)
-    full = _look_alike(value, other)
+    full = _round_alike(value, other)
     if rows is None or not any(rows):
         return Grid(name, kind_of(value), plain=written(value, full), note=note)
     flat = one_dimensional(value)
@@ -147,8 +147,7 @@ def kind_of(value: Any) -> str:
 _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
-def _look_alike(value: Any, other: Any) -> bool:
-    """Return True if two values have different numbers that are equal when they are rounded."""
+def _round_alike(value: Any, other: Any) -> bool:
     pairs = zip(_leaves(bare(value)), _leaves(bare(other)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 

@@ -197,7 +197,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         )
     targets = {str(evidence.document["target"]) for group in groups.values() for evidence in group}
     recipes = {(recipe.target, recipe.bug_id): recipe for recipe in find_recipes(catalog) if recipe.target in targets}
-    histories, notes = _histories(reports / HISTORY)
+    histories, notes = _read_histories(reports / HISTORY)
     bugs = {about: Bug(about[0], about[1], recipe) for about, recipe in recipes.items()}
     laws = []
     for (kind, *rest), group in sorted(groups.items()):
@@ -209,15 +209,14 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
             continue
         key = (rest[0], rest[1])
         bug = bugs.get(key) or Bug(*key, None)
-        bugs[key] = replace(bug, evidence=_in_order(group, bug.recipe))
+        bugs[key] = replace(bug, evidence=_sort_by_pins(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
     # these files are optional
     beside = (read_json(reports / f"{name}.json") or {} for name in ("changes", "coverage"))
     return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
 
 
-def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
-    """Sort evidence as the recipe's pins; branches and working trees come last."""
+def _sort_by_pins(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
     pins = [str(pin.ref) for pin in recipe.pins] if recipe else []
 
     def order(evidence: Evidence) -> tuple[int, str]:
@@ -226,8 +225,7 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
     return tuple(sorted(group, key=order))
 
 
-def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
-    """Return (target, bug id) -> histories, and a note about each unreadable file."""
+def _read_histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
     histories: dict[tuple[str, str], list[Document]] = {}
     notes: list[str] = []
     for document in history.load_all(folder, on_error=notes.append):

@@ -127,7 +127,7 @@ class Environment:
         job = {"mark": mark, "checkouts": list(map(str, checkouts))}
         prefix, readable, environment = [self._python or sys.executable], [*checkouts], {}
         if self._python is None:
-            packages = self._linked(tuple(sorted({"torch", "numpy", *needs})))
+            packages = self._link_packages(tuple(sorted({"torch", "numpy", *needs})))
             environment["PYTHONPATH"] = str(packages)
             prefix += ["-S", "-s"]  # no site-packages
             readable += [packages]
@@ -144,10 +144,9 @@ class Environment:
         parts = output.split(mark)
         if len(parts) != len(checkouts) + 1:
             return [_broken(output)] * len(checkouts)
-        return [_of_runner(part) for part in parts[:-1]]
+        return [_parse_output(part) for part in parts[:-1]]
 
-    def _linked(self, names: tuple[str, ...]) -> Path:
-        """Return a folder with links to the files of these distributions and of what they require."""
+    def _link_packages(self, names: tuple[str, ...]) -> Path:
         folder = Path(self._folder.name, "-".join(names))
         if not folder.exists():
             made = Path(tempfile.mkdtemp(dir=self._folder.name))
@@ -188,8 +187,7 @@ def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
     return {top: place for top, place in places.items() if not top.endswith(".pth")}
 
 
-def _of_runner(output: str) -> Tried:
-    """Parse the JSON at the end of a script's output, before which the target's code may print other lines."""
+def _parse_output(output: str) -> Tried:
     try:
         start = output.rindex('{\n "bug_id"')
         answer, end = json.JSONDecoder().raw_decode(output, start)

@@ -188,7 +188,7 @@ def _name(group: Sequence[Entry]) -> str:
 
 
 def _grade(entry: Entry) -> str:
-    return ", ".join(filter(None, [entry.severity, entry.realism, _upstream(entry) or "unreported"]))
+    return ", ".join(filter(None, [entry.severity, entry.realism, _links_to_upstream(entry) or "unreported"]))
 
 
 def _text(entry: Entry) -> str:
@@ -201,7 +201,7 @@ def _text(entry: Entry) -> str:
 
 
 def _about(column: str, entry: Entry) -> str:
-    upstream = _upstream(entry)
+    upstream = _links_to_upstream(entry)
     if column == "affects":
         return _cell("; ".join(map(str, entry.recipe.affects))) + (f" ({upstream})" if upstream else "")
     if column == "state":
@@ -209,8 +209,7 @@ def _about(column: str, entry: Entry) -> str:
     return _cell(" ".join(str(entry.recipe.document["reach"]["how"]).split()))
 
 
-def _upstream(entry: Entry) -> str:
-    """Return links to the pull request and the issue of a bug, then the status upstream; empty if unreported."""
+def _links_to_upstream(entry: Entry) -> str:
     upstream, links = entry.recipe.upstream, []
     for name, folder in (("pull", "pull"), ("issue", "issues")):
         if upstream.get(name):

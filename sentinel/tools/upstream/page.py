@@ -101,7 +101,7 @@ def _cause(made: Contribution) -> Iterable[str]:
         return
     cause = made.recipe.document.get("root_cause")
     yield f"{sentence(str(cause))}\n" if cause else ""
-    place = _first(made)["boundary"]
+    place = _first_observed_evidence(made)["boundary"]
     if place["file"] and place["line"]:
         yield f"{code(place['found'])}: {_permalink(made, place['file'], place['line'], place['end_line'])}\n"
 
@@ -159,7 +159,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 def _summary(made: Contribution) -> Iterator[str]:
     """Yield the lines of the summary: what was measured and tested, and whether the fix changes anything else."""
-    there, runner = _first(made)["environment"], made.document["runner"]
+    there, runner = _first_observed_evidence(made)["environment"], made.document["runner"]
     sides = made.document["bugs"][made.recipe.bug_id].values()
     at = "" if made.fix else f" at {', '.join(map(_revision, sides))}"
     yield f"The numbers above were measured on a CPU{at}, with Python {there['python']} and torch {there['torch']}."
@@ -246,7 +246,7 @@ def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
     parts.append("the other verdicts are unchanged" if parts else "their verdicts are unchanged")
     yield f"{len(others)} other known bugs of {target}: {'; '.join(parts)}."
     for boundary, result in tried["boundaries"].items():
-        name = _short(boundary)
+        name = _short_boundary(boundary)
         mended = result["mended"]
         parts = [f"{mended or 'none'} trigger{'s' if mended == 1 else ''} the bug without the fix"]
         if result["unjudged"]:
@@ -265,7 +265,7 @@ def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
     if meant := tried.get("meant"):
         runs, its = ("runs", "its") if len(meant) == 1 else ("run", "their")
         edited = "the code that the fix edits"
-        yield f"{_and(map(_short, meant))} also {runs} {edited}, so {its} results change, as intended."
+        yield f"{_and(map(_short_boundary, meant))} also {runs} {edited}, so {its} results change, as intended."
     for test, result in tried["regression"].items():
         name = code(test.rpartition("::")[2])
         if result["without"] == "did not run":
@@ -304,7 +304,7 @@ def _limits(made: Contribution) -> Iterable[str]:
 
 
 def _environment(made: Contribution) -> Iterator[str]:
-    there = _first(made)["environment"]
+    there = _first_observed_evidence(made)["environment"]
     where = f"[Sentinel]({REPOSITORY})" if REPOSITORY else "Sentinel"
     packages = f"Python {there['python']}, torch {there['torch']}, numpy {there['numpy']}"
     yield f"Measured with {where} on a CPU with {packages}."
@@ -317,13 +317,11 @@ def _and(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _short(boundary: str) -> str:
-    """Return the last part of a boundary's path as code, with the class before a method."""
+def _short_boundary(boundary: str) -> str:
     return code(re.sub(r"^.*?((?:[A-Z]\w*\.)?\w+)(?=$|\()", r"\1", boundary))
 
 
-def _first(made: Contribution) -> Mapping[str, Any]:
-    """Return the evidence of the first revision with an observation of the first bug, or else that of the base."""
+def _first_observed_evidence(made: Contribution) -> Mapping[str, Any]:
     sides = made.document["bugs"][made.recipe.bug_id]
     return next((side for side in sides.values() if side["observation"]), sides["base"])
 
@@ -342,7 +340,7 @@ def _revision(side: Mapping[str, Any]) -> str:
 
 def _permalink(made: Contribution, file: str, first: int, last: int | None) -> str:
     repository = made.target.repository.removesuffix(".git")
-    commit = made.fix.commit if made.fix else (_first(made)["checkout"] or {}).get("commit")
+    commit = made.fix.commit if made.fix else (_first_observed_evidence(made)["checkout"] or {}).get("commit")
     several = bool(last and last > first)
     place = f"{message(file)}, lines {first} to {last}" if several else f"{message(file)}, line {first}"
     if not commit or not repository.startswith("https://github.com/"):

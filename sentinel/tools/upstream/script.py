@@ -333,13 +333,12 @@ class _Writer:
         inner = " " * (indent + 4)
         lines = [f"{inner}{first},"] if first else []
         for name, node in arguments.items():
-            self._note(node)
+            self._add_imports_of(node)
             key = f"{_quoted(name)}: "
             lines.append(f"{inner}{key}{_written(node, indent + 4, len(key) + 1)},")
         return "{\n" + "\n".join(lines) + "\n" + " " * indent + "}"
 
-    def _note(self, node: Node) -> None:
-        """Record which classes a value needs, so that the script imports them."""
+    def _add_imports_of(self, node: Node) -> None:
         if node[0] in ("bare", "new", "made"):
             module, _, name = node[1].rpartition(".")
             if module == "argparse":
@@ -347,7 +346,7 @@ class _Writer:
             else:
                 self._classes.setdefault(module, set()).add(name)
         for child in _children(node):
-            self._note(child)
+            self._add_imports_of(child)
 
 
 def _named(call: Any) -> list[tuple[str, Node]]:

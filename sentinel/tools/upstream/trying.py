@@ -141,12 +141,11 @@ def try_fix(
     if tests:
         with UpstreamTests(store.path(fix.target), fix, files_of(fix, store), tests_python) as upstream:
             notify(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
-            _test(fix, upstream, tried)
+            _run_tests(fix, upstream, tried)
     return tried
 
 
-def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinity by a string, because JSON has no infinity."""
+def _without_infinity(result: Mapping[str, Any]) -> dict[str, Any]:
     return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 
@@ -209,11 +208,11 @@ def _draw(
             meant |= listed
             tried.setdefault("meant", []).append(subject.name)
         elif about:
-            tried["boundaries"][subject.name] = _finite(
+            tried["boundaries"][subject.name] = _without_infinity(
                 {name: value for name, value in comparison.items() if name != "keys"}
             )
         else:
-            tried["elsewhere"][subject.name] = _finite(
+            tried["elsewhere"][subject.name] = _without_infinity(
                 {key: comparison[key] for key in ("scenarios", "largest_difference")}
             )
         if comparison["worse"]:
@@ -252,8 +251,7 @@ def _raised(document: Mapping[str, Any]) -> Iterator[str]:
             yield str(dict(value.get("value", value))["message"])
 
 
-def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
-    """Run upstream's tests and the tests of the fix, without and with the fix."""
+def _run_tests(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
     tried["tests"] = upstream.compared()
     for result in tried["tests"].values():
         tried["problems"] += [f"{name} passed without the fix and fails with it" for name in result.get("worse", ())]
@@ -286,7 +284,7 @@ def _compared(
         that the fix exposes.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
-    spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
+    spoiled = set(_largest_differences((one.observation, two.observation) for one, two in measured if one and two))
     counts = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
     worse: dict[str, str] = {}
     uncovered: dict[str, str] = {}
@@ -317,8 +315,8 @@ def _compared(
         pairs = [
             (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
         ]
-        apart = _differences(pairs)
-        otherwise = otherwise or next(filter(None, (_otherwise(*pair) for pair in pairs)), "")
+        apart = _largest_differences(pairs)
+        otherwise = otherwise or next(filter(None, (_describe_changed_text(*pair) for pair in pairs)), "")
         if broken != still:
             counts["mended"] += 1
             spoiled |= apart.keys()
@@ -342,8 +340,7 @@ def _compared(
     }
 
 
-def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """Return observation key -> its largest difference in any pair."""
+def _largest_differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
     largest: dict[str, float] = {}
     for one, two in pairs:
         for variant in one:
@@ -354,8 +351,7 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
     return largest
 
 
-def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Describe the first observed string that differs, or return "" if none does."""
+def _describe_changed_text(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)

@@ -186,7 +186,7 @@ class UpstreamTests:
                 if re.match(rf"{re.escape(test)}\b", name)
             ]
             whole = sorted(own, key=lambda line: "::" in line[1])  # an error in the file itself comes first
-            reason = next((reason for _, _, reason in whole if reason), "") or _why(out)
+            reason = next((reason for _, _, reason in whole if reason), "") or _why_no_test_ran(out)
             ran = {name: outcome for outcome, name, _ in own if outcome != "skipped"}
             results[test] = ran, portable(reason)[:200], option
         if not option and not any(map(_ran, results.values())):
@@ -269,8 +269,7 @@ def _import_of(file: str) -> re.Pattern[str]:
     return re.compile(rf"{imported}|{package}\.{name}\b(?![\"'])|from [\w.]*{package} import [^\n]*\b{name}\b")
 
 
-def _why(out: str) -> str:
-    """Return the line in pytest's output that explains why no test ran."""
+def _why_no_test_ran(out: str) -> str:
     lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
     last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
     return (lines or [last or "no output"])[-1][:200]

@@ -348,7 +348,6 @@ class Checker:
                 process.send("numbers", numbers)
 
     def _print_failures(self) -> None:
-        """Print which functions cannot be watched because of an error, one line per cause."""
         new = [reason for reason in self._failed if reason not in self._printed]
         self._printed.update(new)
         for line in _causes({f"cannot watch {_names(self._failed[reason])}: {reason}": 0 for reason in new}):
@@ -365,14 +364,12 @@ class Checker:
         return tuple(functions)
 
     def _check_event(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Check an event of the training run with the invariants that apply to it."""
         for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
             self._tell_of(process, one, how, step)
         while process.memory.failed:
             self._not["checked"][process.memory.failed.pop()] += 1
 
     def _print_facts(self, process: Process) -> None:
-        """Print which invariants will be checked for a trainer, and why the others will not."""
         facts, skipped = process.memory.facts, process.memory.skipped
         every = [one for one in INVARIANTS if not one.note and one.name not in self._without]
         reasons = {one.name: one.unless(facts, process.memory.steps) for one in every}
@@ -708,11 +705,10 @@ def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
         first = [row for row, label in enumerate(labels) if label in groups]
         whole = [row for row in first if labels[row] == labels[0]]
         rows = (first if len(first) <= 2 * MOST_ROWS else whole)[: 2 * MOST_ROWS]
-    return cut_to(contract, inputs, {"batch": rows, "tokens": _spread(sizes.get("tokens", 0))})
+    return cut_to(contract, inputs, {"batch": rows, "tokens": _spread_evenly(sizes.get("tokens", 0))})
 
 
-def _spread(size: int) -> list[int]:
-    """Return at most ``MOST_TOKENS`` evenly spaced indices, including the first and the last."""
+def _spread_evenly(size: int) -> list[int]:
     if size <= MOST_TOKENS:
         return list(range(size))
     return sorted({round(place * (size - 1) / (MOST_TOKENS - 1)) for place in range(MOST_TOKENS)})
@@ -779,7 +775,6 @@ def _rank_of(process: Process) -> str:
 
 
 def _lower_priority() -> None:
-    """Lower the priority and the memory limit of the checker, so that the run is not slowed down."""
     with contextlib.suppress(OSError):
         os.nice(10)
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

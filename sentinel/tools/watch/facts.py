@@ -77,9 +77,9 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         },
         "collator": _place(getattr(trainer, "data_collator", None), theirs),
         "options": plain(vars(options)),
-        "changed": sorted(_changed(options, {*packages})),
+        "changed": sorted(_changed_options(options, {*packages})),
         "places": dict(_places(type(trainer), (*_METHODS, *methods))),
-        "random": list(_random(trainer)),
+        "random": list(_reasons_for_randomness(trainer)),
         "compiled": bool(getattr(options, "torch_compile", False))
         or any(getattr(trainer.model, name, None) is not None for name in ("_orig_mod", "_compiled_call_impl")),
         "streams": not hasattr(getattr(trainer, "train_dataset", ()), "__len__"),
@@ -181,8 +181,7 @@ def _place(one: Any, theirs: set[str]) -> str:
     return "" if one is None or str(kind.__module__).partition(".")[0] in theirs else kind.__qualname__
 
 
-def _changed(options: Any, packages: set[str]) -> Iterator[str]:
-    """Yield the framework's own options that are not at their defaults."""
+def _changed_options(options: Any, packages: set[str]) -> Iterator[str]:
     for kind in type(options).__mro__:
         if _root(kind) in packages:
             for one in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
@@ -192,8 +191,7 @@ def _changed(options: Any, packages: set[str]) -> Iterator[str]:
                     yield one.name
 
 
-def _random(trainer: Any) -> Iterator[str]:
-    """Yield the reasons why two forward passes with the same inputs may differ."""
+def _reasons_for_randomness(trainer: Any) -> Iterator[str]:
     rates = {
         (name, value)
         for module in trainer.model.modules()

@@ -75,7 +75,7 @@ class Watching:
     ) -> None:
         self.counts: dict[str, Any] = {}
         self.watcher = Watcher(budget, names=capture == "full")
-        steps = _steps(target)
+        steps = _steps_of_adapter(target)
         self._training, self._producers = Training(self.watcher, packages, steps), ()
         self._packages = packages
         self._pid = os.getpid()
@@ -263,8 +263,7 @@ def _drained(waiting: queue.Queue[Any]) -> Iterator[Any]:
             yield waiting.get_nowait()
 
 
-def _steps(target: str) -> Sequence[Steps]:
-    """Return the adapter's declarations for the target's trainers."""
+def _steps_of_adapter(target: str) -> Sequence[Steps]:
     from sentinel.recipes.catalog import bundled_catalog
 
     targets = bundled_catalog().targets

@@ -115,7 +115,7 @@ class Reading:
 
         :raises Unreadable: if there is no such scenario.
         """
-        for path in self._required():
+        for path in self._required_parts():
             if parts[path] is None:
                 return self._read_without(path, parts)
         fewest, why = len(self.plan.paths) + 1, "the adapter cannot make this call from any scenario"
@@ -164,8 +164,7 @@ class Reading:
                 return False
         return True
 
-    def _required(self) -> list[Path]:
-        """Return the parts of a call that required tensor inputs are read from."""
+    def _required_parts(self) -> list[Path]:
         return [
             self.sources[item.name][0]
             for item in self.subject.contract.inputs
@@ -178,7 +177,7 @@ class Reading:
 
         For example, the function may use the current log-probs if the call has no log-probs of the rollout.
         """
-        for other in self._required():
+        for other in self._required_parts():
             if parts[other] is not None:
                 with contextlib.suppress(Unreadable):
                     inputs = self.read({**parts, path: parts[other]})
@@ -451,8 +450,7 @@ def _as_rows(value: Any, mask: Any) -> Any:
     return from_array(value.array()[None], value.dtype) if packed else value
 
 
-def _another(value: Any) -> Any:
-    """Return another value of the same type. Raise :class:`Unreadable` for an unsupported type."""
+def _other_value(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -470,13 +468,13 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
         answer = getattr(owner, path[method][1])()
         answer = list(answer) if isinstance(answer, tuple) else answer
         if len(path) > method + 1:
-            answer[path[-1][1]] = _another(answer[path[-1][1]])
+            answer[path[-1][1]] = _other_value(answer[path[-1][1]])
         else:
-            answer = _another(answer)
+            answer = _other_value(answer)
         answer = tuple(answer) if isinstance(answer, list) else answer
         object.__setattr__(owner, path[method][1], lambda *_, **__: answer)
         return
-    value = _another(at(arguments, path, {})) if replacement is _ANOTHER else replacement
+    value = _other_value(at(arguments, path, {})) if replacement is _ANOTHER else replacement
     if path[-1][0] == "[:]":
         first = at(arguments, path[:-1], {})[:, : path[-1][1]]
         _put(arguments, path[:-1], torch.cat([first, value.to(first)], 1))

@@ -52,7 +52,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
     by_kind: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, line in enumerate(read_text(file, GENERATED).splitlines(), 1):
         place = f"{visible(str(file))}:{number}:1"
-        event = _event(line, place)
+        event = _parse_event(line, place)
         if event["event"] == "violation":
             key = event["run"], event["boundary"], event["law"], event["symptom"]
             by_kind.setdefault(key, {"key": "", "version": "", "place": "", **event, "line": place})
@@ -63,8 +63,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
     return list(by_kind.values())
 
 
-def _event(line: str, place: str) -> dict[str, Any]:
-    """Parse a line of an events file, and validate it against the schema."""
+def _parse_event(line: str, place: str) -> dict[str, Any]:
     try:
         event = json_data(line)
         kind = event.get("event") if isinstance(event, dict) else None

@@ -173,12 +173,16 @@ class Training:
             ]
         places: list[tuple[str, str, Made]] = [
             ("transformers.trainer", "Trainer.training_step", self._around(self._begin, self._count_loss)),
-            ("transformers.trainer", "Trainer.create_optimizer", self._around(self._creating, self._create)),
-            ("transformers.trainer", "Trainer._inner_training_loop", self._around(self._resume)),
-            ("transformers.trainer", "Trainer.evaluation_loop", self._around(self._evaluate, self._evaluated)),
-            ("transformers.trainer", "Trainer._load_rng_state", self._around(after=self._load_random)),
+            (
+                "transformers.trainer",
+                "Trainer.create_optimizer",
+                self._around(self._creating, self._note_parameter_groups),
+            ),
+            ("transformers.trainer", "Trainer._inner_training_loop", self._around(self._note_checkpoint)),
+            ("transformers.trainer", "Trainer.evaluation_loop", self._around(self._evaluate, self._end_evaluation)),
+            ("transformers.trainer", "Trainer._load_rng_state", self._around(after=self._compare_random_state)),
             ("transformers.trainer", "Trainer._get_dataloader", self._around(self._loading, self._load)),
-            ("accelerate.data_loader", "skip_first_batches", self._around(self._skip)),
+            ("accelerate.data_loader", "skip_first_batches", self._around(self._note_skipped_batches)),
             ("transformers.generation.utils", "GenerationMixin.generate", self._around(self._look_at_sampling)),
             *((module, name, self._around(self._produce, self._hold)) for module, name in producers),
         ]
@@ -187,9 +191,9 @@ class Training:
             constructor = function_at(module, f"{kind}.__init__")
             if constructor is not None and f"{one.trainer}.__init__" not in self._attached:
                 names = tuple(inspect.signature(constructor).parameters)
-                places.append((module, f"{kind}.__init__", self._around(self._making(names), self._make)))
+                places.append((module, f"{kind}.__init__", self._around(self._making(names), self._note_new_trainer)))
             for path, compare in one.collators.items():
-                places.append((*_split(path), self._around(after=partial(self._collate, compare))))
+                places.append((*_split_method_path(path), self._around(after=partial(self._collate, compare))))
             makes = one.methods.get("advantages", ())[:1]
             places += [(module, f"{kind}.{name}", self._around(self._produce, self._hold)) for name in makes]
         for module, name, wrapper in places:
@@ -210,23 +214,20 @@ class Training:
 
         return making
 
-    def _make(self, args: tuple[Any, ...], _: Any) -> None:
-        """Store the attributes of a new trainer, as its constructor has set them."""
+    def _note_new_trainer(self, args: tuple[Any, ...], _: Any) -> None:
         trainer, given = args[0], self._given.pop(id(args[0]), None)
         if given is not None:
             tokens = self._compare_tokens(trainer, given)
             self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings), "tokens": tokens}
 
-    def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Store from which checkpoint a training run resumes."""
+    def _note_checkpoint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         checkpoint = kwargs.get("resume_from_checkpoint")
         self._resuming = {}
         if isinstance(checkpoint, str):
             self._resuming = self._notes.setdefault(args[0], {})
             self._resuming |= {"checkpoint": checkpoint, "skipped": 0}
 
-    def _skip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Store how many batches of the first epoch a resumed training skips."""
+    def _note_skipped_batches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._resuming["skipped"] = kwargs.get("num_batches", args[1] if len(args) > 1 else 0)
 
     def _loading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -246,8 +247,7 @@ class Training:
                 plan["why"] = str(why)
             self._notes.setdefault(args[0], {})["epoch"] = {**plan, **_ranks(args[0])}
 
-    def _load_random(self, args: tuple[Any, ...], _: Any) -> None:
-        """Compare the random state of a resumed training with that of its checkpoint."""
+    def _compare_random_state(self, args: tuple[Any, ...], _: Any) -> None:
         note = self._notes.get(args[0], {})
         if note.get("checkpoint"):
             note["random_state"] = _is_saved_state(args[0], note["checkpoint"])
@@ -281,8 +281,7 @@ class Training:
     def _creating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         self._created = {"new": getattr(args[0], "optimizer", None) is None}
 
-    def _create(self, args: tuple[Any, ...], optimizer: Any) -> None:
-        """Store the parameter groups of an optimizer that the framework has created."""
+    def _note_parameter_groups(self, args: tuple[Any, ...], optimizer: Any) -> None:
         trainer, torch = args[0], sys.modules["torch"]
         usual = getattr(trainer, "optimizer_cls_and_kwargs", None) is None
         if self._created.pop("new", False) and usual and hasattr(optimizer, "param_groups"):
@@ -306,7 +305,7 @@ class Training:
             return
         self._training_step, self._evaluation = True, None
         self._age += 1
-        self._synchronize(trainer)
+        self._send_synchronization(trainer)
         if self._trainer() is not trainer:
             self._resumed_at(trainer)
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
@@ -317,7 +316,7 @@ class Training:
             self._random = facts["random"] or facts["distributed"] in SHARDED
             self._documented = next((one for one in self._steps if one.trainer == facts["class"]), None)
             self._trainer = weakref.ref(trainer)
-            self._forget()
+            self._forget_trainer()
             self._notes.pop(trainer, None)
             self._send("configuration", {}, configuration_of(trainer.args))
             for name, found in facts.get("tokens", {}).items():
@@ -351,8 +350,7 @@ class Training:
                     found[name] = "", f"the rows of {name} cannot be tokenized again: {type(error).__name__}"
         return found
 
-    def _forget(self) -> None:
-        """Discard the observations of an earlier trainer."""
+    def _forget_trainer(self) -> None:
         while self._summed:
             self._summed.pop().remove()
         self._first, self._sums, self._held, self._sampling = {}, {}, None, {}
@@ -384,13 +382,11 @@ class Training:
             self._answer = None
 
     def _wrap(self, function: FunctionType, wrapper: Made) -> None:
-        """Wrap a function once, even if several trainers share it."""
         if function not in self._wrapped:
             self._wrapped.add(function)
             self._watcher.replace_function(function, wrapper)
 
     def _listen_to_reward(self, function: Any) -> None:
-        """Wrap a reward function to record its arguments and results."""
         if isinstance(function, sys.modules["torch"].nn.Module):  # all modules share one __call__
             return
         direct = isinstance(function, (FunctionType, MethodType))
@@ -452,7 +448,7 @@ class Training:
                 # In a step with advantages, only the first micro-batch's calls are copied regardless of the budget:
                 # one micro-batch shows how the loss gets its log-probs.
                 watcher.forced = evaluation is None and not (some and self._micro)
-                handles = list(self._listened(trainer, forwards, batch, some))
+                handles = list(self._listen_to_outputs(trainer, forwards, batch, some))
             self._inside = True
             try:
                 result = original(*args, **kwargs)
@@ -470,10 +466,9 @@ class Training:
 
         return called
 
-    def _listened(
+    def _listen_to_outputs(
         self, trainer: Any, forwards: list[dict[str, Any]], batch: Mapping[str, Any], some: bool
     ) -> Iterator[Any]:
-        """Register hooks that record the outputs of trained model and reference, and yield the hooks."""
         prompt = batch.get("prompt_ids")
         first = prompt.shape[1] - 1 if some and prompt is not None else 0
         if self._compiled:  # torch.compile would ignore the hooks, or compile other code because of them
@@ -623,8 +618,7 @@ class Training:
             with contextlib.suppress(TypeError, IndexError):  # a stream has no length
                 self._evaluation["batches"] = len(args[1])
 
-    def _evaluated(self, args: tuple[Any, ...], output: Any) -> None:
-        """Send the result of an evaluation, and what it has changed."""
+    def _end_evaluation(self, args: tuple[Any, ...], output: Any) -> None:
         trainer, evaluation = args[0], self._evaluation
         self._evaluation = None
         if evaluation is None or not evaluation["looks"]:
@@ -663,10 +657,9 @@ class Training:
         trainer = self._trainer()
         if looks and not self._compiled and args and args[0] is trainer and hasattr(model, "register_forward_hook"):
             for name, one in (("trained", model), *_references(trainer)):
-                self._scoring.append(one.register_forward_hook(partial(self._score, name)))
+                self._scoring.append(one.register_forward_hook(partial(self._record_log_probs, name)))
 
-    def _score(self, name: str, module: Any, _: Any, output: Any) -> None:
-        """Record the output of a forward pass that reports log-probs."""
+    def _record_log_probs(self, name: str, module: Any, _: Any, output: Any) -> None:
         log_probs = getattr(output, "log_probs", None)
         if log_probs is not None:
             with self._guard():
@@ -757,7 +750,6 @@ class Training:
     # -- one step of an optimiser --------------------------------------------------------------------------------------
 
     def _sampled(self, trainer: Any, optimizer: Any) -> list[tuple[str, Any, Any]]:
-        """Return the parameters to observe in this step, with their groups."""
         name_of = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
         mine = [
             (name_of[id(one)], one, group)
@@ -770,11 +762,18 @@ class Training:
 
     def _stepping(self, optimiser: Any, *_: Any) -> None:
         trainer = self._trainer()
-        if trainer is None or not self._look or self._other(optimiser):
+        if trainer is None or not self._look or self._is_other_optimizer(optimiser):
             return
         torch, held = sys.modules["torch"], {id(one) for group in optimiser.param_groups for one in group["params"]}
         self._before = [
-            (name, one, group, _piece(one), None if one.grad is None else _piece(one.grad), _state(optimiser, one))
+            (
+                name,
+                one,
+                group,
+                _piece(one),
+                None if one.grad is None else _piece(one.grad),
+                _optimizer_state(optimiser, one),
+            )
             for name, one, group in self._sampled(trainer, optimiser)
             if float(group["lr"]) or self._resumed  # a rate of 0, as in a warm-up, changes no parameter
         ]
@@ -831,21 +830,19 @@ class Training:
         before = {name: (_piece(one), one, _piece(two)) for name, one, two in pairs[:_PARAMETERS]}
         return {"share": share, "step": trainer.state.global_step + 1, "pieces": before}
 
-    def _synchronize(self, trainer: Any) -> None:
-        """Send the reference's parameters before and after a synchronization."""
+    def _send_synchronization(self, trainer: Any) -> None:
         noted, self._before_synchronizing = self._before_synchronizing, None
         if noted is not None and trainer is self._trainer() and trainer.state.global_step == noted["step"]:
             self._synchronized += bool(noted["share"])
             pieces = {name: (was, _piece(one), policy) for name, (was, one, policy) in noted["pieces"].items()}
             self._send("synchronized", {"share": noted["share"], "pieces": pieces})
 
-    def _other(self, optimizer: Any) -> bool:
-        """Return True if this optimizer is not the trainer's."""
+    def _is_other_optimizer(self, optimizer: Any) -> bool:
         trainer = self._trainer()
         return getattr(trainer, "optimizer", None) is not None and not is_optimizer_of(trainer, optimizer)
 
     def _stepped(self, optimiser: Any, *_: Any) -> None:
-        if self._other(optimiser):
+        if self._is_other_optimizer(optimiser):
             return
         began = time.perf_counter()
         if self._before:
@@ -942,7 +939,6 @@ class Training:
 
 
 def _loss_of(result: Any) -> Any:
-    """Return the loss from a result of ``compute_loss``, which may also have the model's outputs."""
     return (result[0] if isinstance(result, tuple) else result).detach()
 
 
@@ -971,8 +967,7 @@ def _adapter(model: Any) -> Any:
     return None if layer is None else "" if layer.disable_adapters else ",".join(layer.active_adapters)
 
 
-def _split(path: str) -> tuple[str, str]:
-    """Split a method's dotted path into module and qualified name."""
+def _split_method_path(path: str) -> tuple[str, str]:
     module, kind, method = path.rsplit(".", 2)
     return module, f"{kind}.{method}"
 
@@ -985,7 +980,6 @@ def _is_norm(name: str, module: Any) -> bool:
 
 
 def _log_numbers(trainer: Any, counts: Mapping[str, float], step: int) -> None:
-    """Log numbers through the trainer's callbacks, or to the open run of a tracker."""
     handler = getattr(trainer, "callback_handler", None)
     reported = False
     for one in getattr(handler, "callbacks", ()):
@@ -1108,8 +1102,7 @@ def _log_probs(
         return {**found, "bound": 8 * spacing * (1 + largest)}
 
 
-def _state(optimizer: Any, parameter: Any) -> dict[str, Any]:
-    """Return the optimizer's state of the observed elements of a parameter."""
+def _optimizer_state(optimizer: Any, parameter: Any) -> dict[str, Any]:
     state = optimizer.state.get(parameter, {})
     return {
         name: _piece(state[name]) if getattr(state[name], "numel", int)() > 1 else float(state[name])

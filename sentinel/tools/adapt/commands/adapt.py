@@ -79,7 +79,7 @@ def _adapt(arguments: argparse.Namespace) -> int:
                 f"{file} exists; move it, or give another --output (--check {file} tries the laws on it)"
             )
         several, missed, packages = _proposals(project, catalog, settings, notify)
-        stated = {name: _least_version(project.requires.get(name, "")) for name in packages.versions}
+        stated = {name: _first_version(project.requires.get(name, "")) for name in packages.versions}
         project = replace(project, target=replace(project.target, preload=packages.preload, stub_versions=stated))
         if not arguments.json:
             _echo_packages(project, packages)
@@ -127,10 +127,10 @@ def _best(
         preload = dict.fromkeys(project.target.preload)
         for path, proposal in now.items():
             result = results[path]
-            if path not in found or _rank(result) > _rank(found[path][1]):
+            if path not in found or _sort_key(result) > _sort_key(found[path][1]):
                 found[path] = proposal, result
             # if a package is missing, the function's other proposals would fail in the same way
-            if _rank(result)[:2] == (True, True) or result.packages:
+            if _sort_key(result)[:2] == (True, True) or result.packages:
                 waiting[path] = []
                 continue
             if new_packages := [name for name in needs_preload(result.failed) if name not in preload]:
@@ -148,9 +148,7 @@ def needs_preload(reason: str) -> list[str]:
     return named[1].split(", ") if named else []
 
 
-def _rank(result: Result) -> tuple[bool, bool, int]:
-    """Return a sort key for the results of proposals, the largest for the best: callable, agreed by the oracle, and
-    more laws held than broken."""
+def _sort_key(result: Result) -> tuple[bool, bool, int]:
     agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
     return not result.failed, agrees, len(result.held) - len(result.broken)
 
@@ -248,7 +246,6 @@ def _try(
 
 
 def _with_result(proposal: Proposal, result: Result) -> Proposal:
-    """Add to a proposal the settings with which the oracle agrees, and questions about broken laws."""
     questions = list(proposal.questions)
     for name, value in result.settings.items():
         questions = [each for each in questions if f"no parameter for {name};" not in each]
@@ -270,8 +267,7 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
     return replace(proposal, fixed={**proposal.fixed, **result.settings}, questions=tuple(questions))
 
 
-def _least_version(requirement: str) -> str:
-    """Return the first version in a requirement, or ``0.0.0``. A stub module reports this version."""
+def _first_version(requirement: str) -> str:
     match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
     return match.group() if match else "0.0.0"
 

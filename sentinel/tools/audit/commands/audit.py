@@ -124,7 +124,6 @@ def _audit(arguments: argparse.Namespace) -> int:
             return _open(arguments, target, opener(settings, notify))
 
     def find_program(name: str) -> Path | None:
-        """Return the Python file of a launch command's program, or None if it is missing or part of the framework."""
         checkout, _ = opened()
         top = checkout.source if arguments.repo and checkout.source else checkout.path
         found = (
@@ -157,7 +156,12 @@ def _audit(arguments: argparse.Namespace) -> int:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
     found = complaints(run, given, copy)
-    unread = (*_not_used(run, launch, reaches.values()), *run.unread, *found.doubtful, *_references(run, launch))
+    unread = (
+        *_list_unused_trainers(run, launch, reaches.values()),
+        *run.unread,
+        *found.doubtful,
+        *_list_references(run, launch),
+    )
     result = Result(name, recipes, decisions, reaches, run, (*changes, *found.rejected), unread)
     must = bool(result.bugs or safe)
     if training is not None and (not training.configuration or (must and not _examined(training, recipes))):
@@ -172,7 +176,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         echo_json(_plain(result))
     else:
         _print(result)
-    return _status(result)
+    return _exit_status(result)
 
 
 @dataclass(frozen=True)
@@ -218,8 +222,7 @@ class Result:
         return {item.recipe.bug_id for item in self.decisions if _is_absent(item.verdict)}
 
 
-def _status(result: Result) -> int:
-    """Print the bugs that depend on settings that were not read, and return the exit status."""
+def _exit_status(result: Result) -> int:
     bugs = result.bugs
     if open_bugs := [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]:
         settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
@@ -232,8 +235,7 @@ def _status(result: Result) -> int:
     return 1 if any(bug.reached for bug in bugs) or (result.run.training is None and bugs) else 0
 
 
-def _not_used(run: Run, launch: Launch, reaches: Iterable[Reach]) -> list[str]:
-    """Return a line about trainers that have known bugs and that the run does not use, if there are any."""
+def _list_unused_trainers(run: Run, launch: Launch, reaches: Iterable[Reach]) -> list[str]:
     unused = sorted({each.unused for each in reaches if each.unused})
     used_by = "used by this script"
     if launch.program is None and run.training is not None:
@@ -241,8 +243,7 @@ def _not_used(run: Run, launch: Launch, reaches: Iterable[Reach]) -> list[str]:
     return [f"not {used_by}: {some(unused)}"] if unused else []
 
 
-def _references(run: Run, launch: Launch) -> list[str]:
-    """Return a line about the run's reward functions, environments and data, if there are any."""
+def _list_references(run: Run, launch: Launch) -> list[str]:
     training = run.training
     named = (
         []
@@ -381,7 +382,7 @@ def _decide(
         return checkout if other == ref else opener(settings)(of, other, pull)  # pins, to find where a function moved
 
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
-        changes = _changes(target, ref, checkout, opener(settings, notify))
+        changes = _describe_changed_signal_code(target, ref, checkout, opener(settings, notify))
         stored, with_packages = None, ref
         fixed = {"pypi": checkout.version, "git": checkout.commit}.get(ref.kind)  # a revision that cannot change
         if fixed and reuse:
@@ -428,8 +429,7 @@ def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) ->
             raise _not_opened(f"{error.reason}; {other.reason}") from None
 
 
-def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) -> list[str]:
-    """Return a line if a working tree has, or may have, other signal code than upstream; otherwise none."""
+def _describe_changed_signal_code(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) -> list[str]:
     if ref.kind != "path":
         return []
     try:
@@ -482,7 +482,6 @@ def _print(result: Result) -> None:
 
 
 def _list_bugs(result: Result) -> None:
-    """Print the bugs of a copy as a table, after a line of counts."""
     bugs = result.bugs
     count = len({root(bug.document) for bug in bugs})
     echo(f"{roots(map(_counted, bugs))} {'is' if count == 1 else 'are'} in {result.copy}.")
@@ -495,7 +494,6 @@ def _list_bugs(result: Result) -> None:
 
 
 def _list_reached(result: Result, run: Training) -> None:
-    """Print the bugs that a run's settings trigger, after a line of counts."""
     name, bugs = result.copy, result.bugs
     recipes = [recipe for recipe in result.recipes if not _is_hardening(recipe)]
     worst = {root(recipe.document): "does not" for recipe in recipes}  # the worst answer of all recipes for a bug

@@ -116,7 +116,6 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again, from its evidence and the current texts of recipes and fixes."""
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [

@@ -182,11 +182,10 @@ def _written(events: Path, begin: int) -> list[dict[str, Any]]:
         return []
     with events.open(encoding="utf-8", errors="replace") as file:
         file.seek(begin if events.stat().st_size >= begin else 0)  # a large file is rotated
-        return [event for line in file if line.endswith("\n") and (event := _event(line))]
+        return [event for line in file if line.endswith("\n") and (event := _parse_event(line))]
 
 
-def _event(line: str) -> dict[str, Any]:
-    """Parse a line of an events file, or return ``{}`` if a checker did not write it."""
+def _parse_event(line: str) -> dict[str, Any]:
     with contextlib.suppress(ValueError, RecursionError):
         event = json.loads(line)
         if isinstance(event, dict) and isinstance(event.get("event"), str):
