@@ -153,7 +153,9 @@ def _history(target: Target, arguments: argparse.Namespace) -> int:
     mirror = MirrorStore().path(target.name)
     tags = releases(mirror)
     if not tags:
-        raise Unavailable(f"{target.name}: the mirror has no release tags")
+        raise Unavailable(
+            f"{target.name}: the mirror has no release tags; `sentinel mirror update {target.name}` fetches new ones"
+        )
     results = {}
     parsed: dict[tuple[str, str], Source] = {}
     with progress() as notify, closing(GitTrees(mirror)) as trees:

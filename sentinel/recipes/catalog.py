@@ -151,7 +151,7 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
             )
     if len(adapter.target.no_signal) > MOST_GLOBS:
         raise SentinelError(
-            f"{adapter.file}: no_signal: {len(adapter.target.no_signal)} globs; write at most {MOST_GLOBS}"
+            f"{adapter.file}: no_signal has {len(adapter.target.no_signal)} globs; write at most {MOST_GLOBS}"
         )
 
 
@@ -170,7 +170,7 @@ def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
     try:
         module = load_file(file)
     except Exception as error:
-        raise SentinelError(f"{file}: the adapter does not import: {type(error).__name__}: {error}") from error
+        raise SentinelError(f"{file}: the adapter cannot be imported: {type(error).__name__}: {error}") from error
     target = getattr(module, "TARGET", None)
     if not isinstance(target, Target):
         raise SentinelError(f"{file}: an adapter must define TARGET = Target(...)")

@@ -81,7 +81,9 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
             )
     base = merge_base(mirror, good.sha, bad.sha)
     if base is None:
-        raise SentinelError(f"{good.sha[:9]} and {bad.sha[:9]} have no common history in this mirror")
+        raise SentinelError(
+            f"{good.sha[:9]} and {bad.sha[:9]} have no common history in this mirror; choose commits of one branch"
+        )
     # If one of the two commits is an ancestor of the other, the merge base is this ancestor.
     fork_point = commit(mirror, base)
     state = _state(decide(fork_point))

@@ -302,7 +302,7 @@ def read(file: Path) -> list[Facts]:
             kind, _, name = ref.partition(":")
             found = line.get("checkout", {}).get("commit" if kind == "git" else "version")
             if Ref(kind, name).immutable and found not in (None, name):
-                raise SentinelError(f"its checkout is {found}, but its ref is {ref}")
+                raise SentinelError(f"the checkout is {found}, but the ref is {ref}; both must name the same code")
         return [{**line, "refs": {ref: expect}} for ref, expect in line["refs"].items()]
 
     return list(chain.from_iterable(jsonlines.read(file, _SHARED, by_ref)))

@@ -77,7 +77,7 @@ def _mapping(read: Callable[[str], Any]) -> Reader:
 def _choice(what: str, *choices: str) -> Reader:
     def read(text: str) -> str:
         if text not in choices:
-            raise SentinelError(f"unknown {what} {text!r}{nearest(text, choices)}; one of {', '.join(choices)}")
+            raise SentinelError(f"unknown {what} {text!r}{nearest(text, choices)}; use one of {', '.join(choices)}")
         return text
 
     return _one(read)

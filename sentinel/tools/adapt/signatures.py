@@ -184,7 +184,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
         bases=tuple(map(ast.unparse, owner.bases)) if owner else (),
         variadic=node.args.kwarg is not None,
         is_async=isinstance(node, ast.AsyncFunctionDef),
-        returns=tuple(dict.fromkeys(_returned(each.value) for each in _own_returns(node.body) if each.value is not None)),
+        returns=tuple(dict.fromkeys(_returned(each.value) for each in _returns(node.body) if each.value is not None)),
         words=_compared(inside, {parameter.name for parameter in parameters}),
         numbers=_numbers(inside),
         tokens_first=_tokens_first(node, inside),
@@ -196,7 +196,8 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
     )  # fmt: skip
 
 
-def _own_returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
+def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
+    """Yield a function's return statements, without those of nested functions and classes."""
     for node in body:
         if isinstance(node, ast.Return):
             yield node
@@ -204,9 +205,7 @@ def _own_returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
             for part in ("body", "orelse", "finalbody", "handlers", "cases"):
                 inner = getattr(node, part, ())
                 for each in inner:
-                    yield from _own_returns(
-                        each.body if isinstance(each, (ast.ExceptHandler, ast.match_case)) else [each]
-                    )
+                    yield from _returns(each.body if isinstance(each, (ast.ExceptHandler, ast.match_case)) else [each])
 
 
 def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:

@@ -560,7 +560,7 @@ class ParsedScript:
         made = sorted(self._calls(), key=lambda item: -len(item[1].settings) - len(item[1].unread))
         followed = [(node, call) for node, call in made if call.name == made[0][1].name]
         if len(followed) > _MOST:
-            raise ValueError(f"it creates {len(followed)} configurations; at most {_MOST} are read")
+            raise ValueError(f"the script creates {len(followed)} configurations; at most {_MOST} are read")
         for node, call in followed:
             self._apply_later_assignments(node, call)
         return [call for _, call in made]

@@ -129,7 +129,7 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
     """
     target = str(document["target"])
     if target not in catalog.targets:
-        raise SentinelError(f"no adapter for target {target!r}")
+        raise SentinelError(f"no adapter for target {target!r}; `sentinel list` shows the targets")
     by_id = {recipe.bug_id: recipe for recipe in find_recipes(catalog, [target])}
     if absent := document["bugs"].keys() - by_id.keys():
         raise SentinelError(f"no recipe here has the bug id {', '.join(sorted(absent))}")

@@ -146,7 +146,7 @@ def load(folder: Path, target: str) -> dict[str, Finding]:
     def finding(line: dict[str, Any]) -> Finding:
         steps = tuple(Step(str(s["state"]), str(s["on"]), str(s["because"])) for s in line["steps"])
         if any(step.state not in STATES for step in steps):
-            raise ValueError(f"a state is one of {', '.join(STATES)}")
+            raise ValueError(f"a step has an unknown state; states are {', '.join(STATES)}")
         return Finding(str(line["bug_id"]), target, steps, str(line.get("since", "")), dict(line.get("main", {})))
 
     file = place(folder, target)

@@ -187,7 +187,7 @@ def script_of(case: Case) -> str:
         body=body,
     )
     if (lines := text.count("\n")) > MOST_LINES:
-        raise NoRunner(f"the script would have {lines} lines, which is too long to read")
+        raise NoRunner(f"the script would have {lines} lines, which are too many to review")
     return text
 
 
@@ -225,7 +225,7 @@ class _Writer:
         function = self._case.boundary.removeprefix(f"{self._case.module}.")
         addresses = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
         if not (recipe.expected_unpatched and recipe.expected_fixed):
-            raise NoRunner("its recipe has no expected values")
+            raise NoRunner("the recipe has no expected values")
         parsed = {address: parse_address(address, tuple(recipe.variants)) for address in addresses}
         found = self._found(dict.fromkeys(parsed.values()))
         chosen = {place: self._case.calls[place[0]][place[1]] for place, _ in found.values()}

@@ -594,7 +594,7 @@ def _adapters_are_off(kind: str, values: Mapping[str, Any], memory: dict[str, An
     """Check that the reference's log-probs do not come from the trained model with its adapters on."""
     passes = [one["adapter"] for one in values["forwards"] if one["reported"]["log_probs"] is not None]
     if any(one["model"] == "reference" for one in values["forwards"]):
-        raise DoesNotApply("the reference is a model of its own")
+        raise DoesNotApply("the reference is a separate model")
     if kind == "answers" and passes:
         memory["trained"] = passes[0]
     if len(passes) < 1 + (kind == "answers") or not memory.get("trained"):

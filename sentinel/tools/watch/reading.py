@@ -586,7 +586,7 @@ def _calls(
         except Exception as error:  # the scenario is invalid, or this version of the framework does not accept it
             if stubs.state().used:
                 raise Unreadable(
-                    f"its code calls {stubs.state().used[0]}, which the checker leaves out to save memory"
+                    f"the function's code calls {stubs.state().used[0]}, which the checker leaves out to save memory"
                 ) from None
             if isinstance(error, KeyError) and error.args[0] in _computed(subject.contract, inputs):
                 raise Unreadable(

@@ -104,7 +104,9 @@ def replayed(
 
 def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replay:
     if event["target"] not in catalog.targets:
-        raise SentinelError(f"the events are about {event['target']!r}, which is not a target here")
+        raise SentinelError(
+            f"the events are about {event['target']!r}, which is not a target here; install the plugin with its adapter"
+        )
     if not event["boundary"]:
         saved = "this violation is of an invariant, for which no call was saved"
         return Replay(event, reason=f"{saved}; only violations of laws can be replayed")
@@ -140,7 +142,7 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
                 raise ValueError(f"the scenario's inputs are not those of the contract: {', '.join(names)}")
             for name, value in inputs.items():
                 if isinstance(value, Tensor) != (names[name] == "tensor") and value is not None:
-                    raise ValueError(f"{name} is not a {names[name]}")
+                    raise ValueError(f"the input {name} must be of kind {names[name]}")
         if not variants:
             raise ValueError("the scenario has no variants")
     except (TypeError, ValueError, AttributeError, ArithmeticError, MemoryError) as error:

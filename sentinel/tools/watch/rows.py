@@ -43,7 +43,7 @@ def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, An
     if steps.tokens is None:
         raise DoesNotApply("")
     if given.get("tokens"):
-        raise DoesNotApply(f"your dataset has tokens of its own ({given['tokens'][0]})")
+        raise DoesNotApply(f"your dataset already has tokens (column {given['tokens'][0]})")
     if "formatting_func" in given or getattr(trainer, "_is_vlm", False):
         raise DoesNotApply("formatting_func makes the texts" if "formatting_func" in given else "rows have images")
     for dataset in several.values() if isinstance(several, dict) else [several]:

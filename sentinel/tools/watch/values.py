@@ -83,7 +83,9 @@ class Copier:
         if torch is not None and isinstance(value, torch.Tensor):
             plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
             if not plain or value.is_nested or value.device.type == "meta":
-                raise NotCopied(f"a tensor whose values cannot be read ({type(value).__name__}, {value.device.type})")
+                raise NotCopied(
+                    f"the call has a tensor whose values cannot be read ({type(value).__name__}, {value.device.type})"
+                )
             self._take(value.numel() * value.element_size())
             return value.detach().clone()
         if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):

@@ -264,7 +264,7 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, 
         differs from it in a part that affects the verdict.
     """
     if recorded["target"] not in catalog.targets:
-        raise SentinelError(f"no adapter for target {recorded['target']!r}")
+        raise SentinelError(f"no adapter for target {recorded['target']!r}; `sentinel list` shows the targets")
     digest = recorded["recipe"]["digest"]
     if not recorded["bug_id"]:
         return _scenario_of_a_law(recorded, catalog), "the scenario inside the evidence", False
