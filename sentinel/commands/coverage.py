@@ -247,7 +247,7 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _idle(run: Lines) -> str:
-    """Return a function's lines that never ran, with the condition around them: ``3-5 (if beta; ran with it), 9``.
+    """Return a function's lines that never ran and the condition around them: ``3-5 (if beta; ran with it), 9``.
 
     ``ran with it`` marks lines that ran when the option in the condition was set, but were not checked by a law.
     """

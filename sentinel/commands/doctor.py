@@ -1,4 +1,4 @@
-"""Implement ``sentinel doctor``, which checks that everything that a run needs is installed."""
+"""Implement ``sentinel doctor``, which checks the installation: packages, worker process, git and sandbox."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def contract_digest(contract: Contract, law: Law | None = None) -> str:
-    """Return the digest of a contract and, if given, of a law: their declarations and the code that these use."""
+    """Return the digest of a contract's declaration and code, and of a law's if a law is given."""
     return _sha256("\n".join(_Walk(Path(contract.file).parent).lines((contract, law))))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expected:
-    """A value that a recipe expects for one address.
+    """The value that a recipe expects at one address, such as ``baseline.loss``.
 
     :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.literals.Tensor` if the
         recipe states a dtype. The observed value must then have this dtype too.

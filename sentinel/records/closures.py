@@ -134,7 +134,7 @@ class Revision:
         return digest
 
     def _lines(self, closure: Closure) -> list[str] | None:
-        """Return the results of the lookups, or None if a symbolic link makes them depend on the whole tree."""
+        """Return the results of the lookups. Return None if a symbolic link makes them depend on the whole tree."""
         if closure.opaque:
             return None
         lines: list[str] = []

@@ -108,7 +108,7 @@ def message(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def passage(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """Make a text of several lines, such as a traceback, safe to print, and remove local paths from it."""
+    """Make a text of several lines safe to print, such as a traceback, and remove local paths."""
     return visible(portable(shorten(text), places).strip("\n"), lines=True)
 
 

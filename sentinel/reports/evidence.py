@@ -209,8 +209,7 @@ def json_comparison(item: Comparison) -> Document:
 
 
 def _checks(decision: Decision) -> Document | None:
-    """Return the results of the calls that were repeated, and of those with reordered inputs; null for checks that were
-    not made."""
+    """Return what the checks of repeated calls found. A check that was not made is null."""
     measured = decision.measurement
     if measured is None:
         return None

@@ -86,7 +86,7 @@ def escaped(text: str) -> str:
 
 
 def unlinked(text: str) -> str:
-    """Change URLs in a text so that GitHub does not turn them into links, which could mislead a reader."""
+    """Change URLs in an untrusted text so that GitHub does not turn them into links."""
     return _LINKED.sub(lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", text)
 
 

@@ -209,7 +209,7 @@ RESTORE = "restore it from git, or remove it and record it with `sentinel report
 
 
 def load(file: Path, advice: str = "") -> Document:
-    """Read and validate evidence.
+    """Read an evidence document from a file, and validate it.
 
     :param advice: the end of the error message.
     :raises SentinelError: if it is not valid evidence. The message begins with the file, and for invalid JSON with the

@@ -130,8 +130,7 @@ def _is_listed(item: Row) -> bool:
 
 
 def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Sequence[str]) -> list[str]:
-    """Return lines that list the known bugs that failed, by root cause with the worst first, with the commands to
-    repeat them."""
+    """Return lines about the known bugs that failed, with commands to repeat them; the worst root cause is first."""
     failed = [
         (document, again or command(document))
         for (document, outcome), again in zip_longest(results, commands)

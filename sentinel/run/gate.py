@@ -171,8 +171,7 @@ class Gate:
             yield key, sorted(rows, key=lambda row: OUTCOMES.index(row["outcome"]))
 
     def lines(self) -> Iterator[str]:
-        """Yield the report's lines: functions that are worse, then those with other outcomes, then changed lines that
-        did not run."""
+        """Yield the report's lines: worse functions, functions with other outcomes, changed lines that did not run."""
         for (target, base, head), rows in self._by_pair():
             yield f"{target}: {head} compared with {base}"
             for outcome in OUTCOMES[:-1]:

@@ -120,7 +120,7 @@ _TURNS, _WAYS, _GUARDED = 24, 2, 2
 
 
 def _pass_guards(session: LineSession, subject: Subject, code: Code, places: Sequence[Place]) -> None:
-    """Call a boundary with settings that may make more of its lines run, such as options, sizes and dtypes.
+    """Call a boundary with options, arguments, sizes and dtypes that may make more of its lines run.
 
     :param places: the functions whose lines count.
     :raises Undecidable: if the boundary cannot be called.

@@ -161,7 +161,7 @@ def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
 def cut_to(
     contract: Contract, inputs: Mapping[str, Any], places: Mapping[str, Sequence[int]], decimals: int | None = None
 ) -> dict[str, Any]:
-    """Return the part of a scenario with these indices of each dimension, and with floats rounded to ``decimals``
+    """Return the part of a scenario with the given indices of each dimension. Floats are rounded to ``decimals``
     places."""
     cut, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
     for item in contract.inputs:
@@ -320,7 +320,8 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Draw integers in ``[0, count)`` for a grid of the maximum size, and return those at the given indices."""
+    """Draw integers in ``[0, count)`` for a grid. The maximum size is drawn, so that fewer rows do not change the other
+    numbers."""
     usual = (MOST_ROWS, *[MOST_TOKENS] * (len(shape) - 1))
     whole = tuple(max([most, *(place + 1 for place in places)]) for most, places in zip(usual, shape))
     numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)

@@ -64,7 +64,7 @@ def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mappin
 
 
 def _defining(trees: GitTrees, names: set[str]) -> object:
-    """Return a function that returns which of ``names`` a file (given by its hash) defines as functions."""
+    """Return a function that finds in a file, given by its hash, the functions with one of these ``names``."""
     pattern = re.compile(rb"def (%s)\b" % b"|".join(name.encode() for name in sorted(names)))
 
     @cache

@@ -149,7 +149,7 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
 def _agreeing(
     session: LawSession, subject: Subject, catalog: Catalog, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return settings with which the function's results equal the oracle's, in place of the binding's.
+    """Return settings that make the function's results equal to the oracle's.
 
     The result is empty if the oracle agrees without changes, or if no such settings are found. Settings with which the
     oracle agrees in one scenario are tried in others. If it disagrees in one of these, further settings are added.

@@ -146,7 +146,7 @@ def _arguments(proposal: Proposal) -> dict[str, tuple[str, ...]]:
 
 
 def _outputs(proposal: Proposal) -> tuple[str, ...]:
-    """Return the outputs in the order of the returned tuple, or ``()`` if the result is not such a tuple."""
+    """Return the names of a returned tuple's elements in order, or ``()`` if the function returns something else."""
     return tuple(sorted(proposal.reads, key=lambda name: proposal.reads[name] or 0)) if _in_order(proposal) else ()
 
 

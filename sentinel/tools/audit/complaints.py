@@ -63,7 +63,7 @@ class _Reader:
         return f"{place}: " if place else ""
 
     def near(self, name: str) -> str:
-        """Return a hint about an unknown option, to append to a message: a release that has it, or a similar name."""
+        """Return the hint of a message about an unknown option: a release that has it, or a similar name."""
         newest, since = newest_with(self.copy.target, self.options, name)
         # A name that another release has is not misspelled, so no similar option is suggested.
         if since:

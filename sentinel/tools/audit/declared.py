@@ -1,4 +1,4 @@
-"""Read the options of a copy of a framework from the files that ``recipes/<target>/options.toml`` lists.
+"""Read a framework's options from the source files that ``recipes/<target>/options.toml`` lists.
 
     [[options]]
     name = "PPO"

@@ -337,7 +337,7 @@ class ParsedScript:
         return value
 
     def _holds_arguments(self, node: ast.expr) -> bool:
-        """Return False if a name is a parameter that may receive another object than the script's arguments."""
+        """Return False for a parameter to which the script may pass something else than its arguments."""
         function: ast.AST | None = self._enclosing_function(node)
         while function is not None and isinstance(node, ast.Name):
             assert isinstance(function, _FUNCTIONS)

@@ -35,7 +35,7 @@ from sentinel.tools.audit.validation import Rejection, rejections, with_accepted
 
 @dataclass(frozen=True)
 class Copy:
-    """The copy of a framework that is audited.
+    """The audited copy of a framework.
 
     :ivar name: its name in messages.
     :ivar python: the interpreter whose packages are used; None for the running one.
@@ -136,7 +136,7 @@ _COMPOSED = "give the composed configuration, which a Hydra program prints with 
 
 
 def read_settings(given: Given, copy: Copy) -> Composed:
-    """Read all settings of a run: those of the user, and those of files in the copy that they name."""
+    """Read the settings of a run, from the user's input and from files of the copy that the input names."""
     launch, config, data = given.launch, given.config, given.data
     hidden, unread, own = launch.hidden, [*launch.unread], dict[str, str]()
     if launch.config and config != launch.config:

@@ -333,7 +333,7 @@ class Frameworks:
     opened: dict[str, OpenTarget] = field(default_factory=dict)
 
     def compare(self, name: str) -> Iterator[Compared]:
-        """Compare every function that is bound to a contract with the reference function.
+        """Compare the reference function with every other function that is bound to a contract.
 
         :param name: a contract, or one of :data:`NAMES`.
         :raises SentinelError: if nothing can be compared.

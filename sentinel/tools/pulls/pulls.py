@@ -63,7 +63,7 @@ _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
 
 @dataclass(frozen=True)
 class Pull:
-    """The stored result for one pull request.
+    """The result of comparing one pull request with its base.
 
     :ivar head: the head commit.
     :ivar base: the merge base of the head and the branch; empty if unknown.
@@ -329,8 +329,7 @@ def headline(pulls: Sequence[Pull], total: int) -> str:
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """Return the data of a web page: how many pull requests have each result, and those with a result other than
-    ``nothing``."""
+    """Return data for a web page: the counts of results, and the pull requests with a result other than ``nothing``."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {

@@ -59,8 +59,7 @@ def leaderboard(material: Material) -> Iterator[Place]:
 
 
 def part(row: Row) -> str:
-    """Return the part of the training signal (one of :data:`PARTS`) that a bug makes wrong, as its recipe's signal,
-    contract and laws state it."""
+    """Return which part of the training signal (one of :data:`PARTS`) a bug makes wrong."""
     if row.bug.contract.startswith("rollout") or row.signal in ("log_prob", "setup"):
         return "rollout"
     if row.signal in _OF_SIGNAL:

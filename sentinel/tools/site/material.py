@@ -23,7 +23,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """One evidence document and its place.
+    """One evidence document and the path of its file.
 
     :ivar place: the path of the document's file, relative to the report folder and to ``evidence/`` in the site.
     :ivar key: the file's stem, derived from the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.

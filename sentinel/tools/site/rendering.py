@@ -167,7 +167,7 @@ def dotted(path: Any) -> Any:
 
 
 def brief_link(url: Any) -> str:
-    """Return the text of a link: the last part of the URL's path, and the fragment, such as a line number."""
+    """Return the text of a link to a URL: the last part of its path, and its fragment."""
     text = str(url or "")
     parts = urlsplit(text) if https(text) else None
     if parts is None:

@@ -1,4 +1,4 @@
-"""Find pull requests that fix a bug, by running its recipe at the heads of those that change its function."""
+"""Find pull requests that fix a bug. The bug's recipe is run at the head of each one that changes its function."""
 
 from __future__ import annotations
 

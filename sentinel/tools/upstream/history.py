@@ -50,8 +50,7 @@ def files_of(target: Target, boundary: str) -> list[str]:
 
 
 def name_of(recipe: Recipe) -> str:
-    """Return the name by which diffs are searched: that of the function or, for a method such as ``__call__``, of its
-    class."""
+    """Return the name to look for in diffs: that of the function, or of the class for methods such as ``__call__``."""
     parts = recipe.boundary.split(".")
     return parts[-1] if not parts[-1].startswith("__") else parts[-2]
 
@@ -86,7 +85,7 @@ def _commit(line: str) -> Touch:
 
 
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
-    """Yield the commits in a log of ``git log -p`` that change lines of a function.
+    """Yield the commits in the output of ``git log -p`` that change lines of a function.
 
     A hunk is inside the function if the hunk's header contains the function's name. An added line that is not indented
     ends the function, although the header still contains the name.

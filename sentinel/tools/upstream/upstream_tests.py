@@ -66,7 +66,7 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """Return the test files to run: those that the fix edits or that import an edited module, at most :data:`MOST`.
+        """Return the test files that the fix edits, or that import an edited module; at most :data:`MOST`.
 
         The files whose paths are most similar to those of the edited files come first, and tests for a GPU come last.
         """

@@ -55,7 +55,7 @@ def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
 
 
 def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[str], most: int) -> list[Similar]:
-    """Return the pull requests that have these names in changed lines or in the subject, the best match first.
+    """Return the pull requests with these names in changed lines or in the subject, the best match first.
 
     A rare name counts more than a frequent one, and a small change more than a large one.
 

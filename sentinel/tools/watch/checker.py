@@ -111,7 +111,7 @@ class OwnSession(LawSession):
 
 @dataclass
 class Process:
-    """A process of the run.
+    """A process of the watched run.
 
     :ivar rank: the rank of the process in the training; None if it has none.
     :ivar planned: the numbers of the boundaries whose plans were sent to the process.

@@ -86,7 +86,7 @@ class Memory:
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
     def settings(self, always: Sequence[str] = ()) -> str:
-        """Format options for a message: those named in ``always``, and those of the framework that are not at their
+        """Format options for a message: the options ``always``, then the framework's options that are not at their
         defaults."""
         options = self.facts.get("options", {})
         changed = [name for name in self.facts.get("changed", ()) if name not in _ASIDE] if self.steps else []
@@ -171,8 +171,7 @@ def _also(*conditions: Unless) -> Unless:
 
 
 def _documented(what: str) -> Unless:
-    """Return a condition for :attr:`Invariant.unless`: the adapter documents the trainer's ``what`` (such as its loss),
-    and knows all options that are set."""
+    """Return a condition for :attr:`Invariant.unless`: the adapter documents ``what``, and all options that are set."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts or steps is None:

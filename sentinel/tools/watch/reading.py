@@ -145,7 +145,7 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Return True if the adapter's call has the same result when the run's values replace these parts of it.
+        """Return True if the result of the adapter's call stays the same with the run's values in these parts.
 
         Examples of such parts are the prompt of a batch, and values that only an inactive option uses. Parts that are
         not copied from the run must not affect the result either. :func:`_idle` has checked this for the adapter's own
@@ -432,8 +432,8 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
 
 
 def _laid_out(of_adapter: Any, of_run: Any) -> Any:
-    """Return the run's value for a part of a call, or the adapter's value (which has the gradient) in the run's shape
-    if they differ only in shape."""
+    """Return the run's value. If only its shape differs, return the adapter's value, which has the gradient, in that
+    shape."""
     tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
     if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
         return of_adapter.reshape(of_run.shape)
@@ -554,8 +554,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Return the keys for which the oracle gives both scenarios the same value: the drawn one, and the one read from
-    its call."""
+    """Return the keys for which the oracle returns the same for a drawn scenario and the one read from its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):

@@ -179,7 +179,11 @@ class Training:
                 self._around(self._creating, self._note_parameter_groups),
             ),
             ("transformers.trainer", "Trainer._inner_training_loop", self._around(self._note_checkpoint)),
-            ("transformers.trainer", "Trainer.evaluation_loop", self._around(self._evaluate, self._end_evaluation)),
+            (
+                "transformers.trainer",
+                "Trainer.evaluation_loop",
+                self._around(self._begin_evaluation, self._end_evaluation),
+            ),
             ("transformers.trainer", "Trainer._load_rng_state", self._around(after=self._compare_random_state)),
             ("transformers.trainer", "Trainer._get_dataloader", self._around(self._loading, self._load)),
             ("accelerate.data_loader", "skip_first_batches", self._around(self._note_skipped_batches)),
@@ -605,8 +609,8 @@ class Training:
         one = self._evaluation
         return self._look if one is None else one["looks"] and len(one["losses"]) < _EVALUATED
 
-    def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Begin an evaluation. The first one is observed, and each one before an observed step."""
+    def _begin_evaluation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin an evaluation. It is observed if it is the first, or if the next step is observed."""
         trainer = args[0]
         self._evaluation = None
         if self._watcher.on and trainer is self._trainer():

@@ -92,7 +92,7 @@ class Budget:
     held_back: int = 0
 
     def allows(self, cost: float = 0.0, step: float = 0.0) -> bool:
-        """Return True if a copy of ``cost`` seconds may be made in a step of ``step`` seconds."""
+        """Return True if the budget allows a copy that takes ``cost`` seconds in a step of ``step`` seconds."""
         total = self.spent + self.sending
         within = total <= self.share * (time.perf_counter() - self.began)
         allowed = total < self.share * _AT_FIRST or (within and cost <= max(5 * self.share * step, _UNNOTICED))

@@ -1,4 +1,4 @@
-"""Implement ``sentinel audit``, which lists the known bugs in a copy of a framework that a configuration triggers."""
+"""Implement ``sentinel audit``, which lists the known bugs that a configuration triggers in a copy of a framework."""
 
 from __future__ import annotations
 
@@ -259,8 +259,8 @@ def _list_references(run: Run, launch: Launch) -> list[str]:
 
 
 def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
-    """Yield the paths at which a launch script's module may be: in the current folder, in the script's folder and those
-    above, or in the copy."""
+    """Yield where a launch script's module may be: in the current folder, in or above the script's folder, or in the
+    copy."""
     path = f"{name.replace('.', '/')}.py"
     above = script.absolute().parents if script else ()
     yield from (folder / path for folder in (Path(), *above, top) if "\0" not in name)
@@ -553,7 +553,7 @@ def _print_bug(bug: Bug, run: Training, others: Sequence[str]) -> None:
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
-    """Return the settings that avoid a bug, or none if no trainer has all of them and accepts their values."""
+    """Return the settings that avoid a bug. Return none unless one trainer has all of them and accepts their values."""
 
     def takes(trainer: Options, name: str, value: str) -> bool:
         option = trainer.options.get(name)

@@ -286,8 +286,8 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
         raise SentinelError(f"the evidence is of the law {recorded['law']!r}, which does not exist here")
     if "declared dialect" in recorded["reason"]:
         raise SentinelError(
-            "the law holds except for a declared dialect, which only a whole search can show, not the single scenario "
-            "in the evidence; search again with `pytest --sentinel-laws`"
+            "the evidence is of a law that holds except for a declared dialect, which one scenario cannot show; search "
+            "again with `pytest --sentinel-laws`"
         )
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
         raise SentinelError(
