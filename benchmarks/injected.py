@@ -413,7 +413,7 @@ def forked(checker: Any, changes: Callable[[], None], events: str = "", ranks: i
             other.close()
 
     class Forked(Watching):
-        def _met(self, words: Any) -> Any:
+        def _connect(self, words: Any) -> Any:
             ours = mine or serving(words[1], 1)
             changes()
             return ours[0]

@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
 
 
 def home_of(name: str) -> str:
-    """Return the module that defines a public name.
+    """Return the name of the module that defines a public name of Sentinel.
 
     :raises AttributeError: if the name is not public.
     """

@@ -86,8 +86,8 @@ _AT_ONCE = 1.0
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt for SIGTERM and SIGINT, so that finished results are printed if a time limit ends the
-    command. Signals that arrive together raise it once."""
+    """Raise KeyboardInterrupt for SIGTERM and SIGINT, so that a stopped command prints its finished results. Signals
+    that arrive together raise it once."""
     last = -math.inf
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -110,7 +110,6 @@ def _interruptible() -> Iterator[None]:
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
-    """Exit with status 2, and print the command's usage and the arguments that it does not accept."""
     name = unknown[0].partition("=")[0].lstrip("-")
     hint = ""
     for action in parser._actions:
@@ -120,8 +119,8 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
 
 
 def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words before ``--`` and those after it; all words and an empty list if the command accepts no ``--``.
-    argparse cannot split a command line at ``--`` if options precede it."""
+    """Split a command line at ``--``, which argparse cannot do if options precede it. If the command accepts no ``--``,
+    return all words and an empty list."""
     (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     command = commands.get(words[0]) if words else None
     if command is None or command.get_default("own_command") is None or "--" not in words:
@@ -131,7 +130,7 @@ def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], 
 
 
 def _with_kind(words: Sequence[str]) -> list[str]:
-    """Return the command line, with the default subcommand of ``list`` or ``report`` if it names none."""
+    """Insert the default subcommand into ``sentinel list`` or ``sentinel report`` if no subcommand is given."""
     has_kind = len(words) > 1 and (words[1] in ("-h", "--help") or not words[1].startswith("-"))
     return [words[0], FIRST[words[0]], *words[1:]] if words and words[0] in FIRST and not has_kind else list(words)
 

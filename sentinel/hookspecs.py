@@ -18,17 +18,18 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_sentinel_adapters() -> Iterable[Path]:  # type: ignore[empty-body]
-    """Return paths of adapters: Python files that define ``TARGET``. pytest and the worker processes load them."""
+    """Return the paths of adapters, which are Python files that define ``TARGET``."""
 
 
 @pytest.hookspec
 def pytest_sentinel_contracts() -> Iterable[Contract]:  # type: ignore[empty-body]
-    """Return additional contracts. The file that defines a contract may import only the standard library."""
+    """Return contracts in addition to Sentinel's own. The file that defines a contract may import only the standard
+    library."""
 
 
 @pytest.hookspec
 def pytest_sentinel_laws() -> Iterable[Law]:  # type: ignore[empty-body]
-    """Return additional laws."""
+    """Return laws in addition to Sentinel's own."""
 
 
 @pytest.hookspec
@@ -38,4 +39,4 @@ def pytest_sentinel_recipe_folders() -> Iterable[Path]:  # type: ignore[empty-bo
 
 @pytest.hookspec
 def pytest_sentinel_decided(decision: Decision) -> None:
-    """Called once for each verdict, after its evidence is written; under xdist, in the worker that ran the item."""
+    """Called after the evidence of a verdict is written; under xdist, in the worker that ran the item."""

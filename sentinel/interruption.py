@@ -1,4 +1,4 @@
-"""Postpone signals that Python would lose."""
+"""Send signals again that Python would lose during garbage collection."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """For each function tested with `parametrize_with_laws`, write a line about the scenarios that the tests tried."""
+    """Print one line per function tested with `parametrize_with_laws`: which scenarios its tests tried."""
     reports = (report for several in terminalreporter.stats.values() for report in several)
     lines = dict.fromkeys(line for each in reports if (line := getattr(each, "sentinel_tried", "")))
     for line in lines:
@@ -88,8 +88,7 @@ def _concerns_sentinel(config: pytest.Config) -> bool:
 
 
 def _names_an_item(config: pytest.Config) -> bool:
-    """Return True if an argument of pytest names a recipe or a law. A YAML or JSON file counts only if it has the keys
-    of a recipe, because other projects have such files too."""
+    """Return True if a pytest argument names a recipe or a law. Other projects' YAML files do not count."""
     folder = config.invocation_params.dir
     return any(_is_item(arg.partition("::")[0], folder) for arg in config.args)
 
@@ -105,7 +104,6 @@ def _is_item(name: str, folder: Path) -> bool:
 
 
 def _reads_as_a_recipe(file: Path) -> bool:
-    """Return True if a file has the keys of a recipe or of a published recipe (JSON), even if it is not valid."""
     try:
         if not file.is_file():
             return False
@@ -126,7 +124,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _without_traceback() -> Iterator[None]:
-    """Replace a KeyboardInterrupt by pytest's Exit, which pytest reports in one line."""
     try:
         yield
     except pytest.Session.Interrupted:  # a KeyboardInterrupt of pytest itself, for example after collection errors
@@ -149,7 +146,7 @@ class _Hooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Record the planned comparisons, so that the report of an interrupted run lists what was not compared."""
+        """Record the planned comparisons first, so that an interrupted run reports those that are missing."""
         from sentinel.run.differences import note_planned
 
         if not session.config.option.collectonly:
@@ -245,7 +242,7 @@ class _Hooks:
         # Hypothesis's plugin would import Hypothesis to print an empty summary.
         if "hypothesis" not in sys.modules:
             session.config.pluginmanager.unregister(name="hypothesispytest")
-        _for_others(self._run, session)
+        _write_summary_and_sarif(self._run, session)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -292,8 +289,7 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
     return [(f"sentinel_{name}", str(document[key])) for name, key in keys.items() if document[key]]
 
 
-def _for_others(run: Run, session: pytest.Session) -> None:
-    """Write GitHub's job summary and the SARIF file."""
+def _write_summary_and_sarif(run: Run, session: pytest.Session) -> None:
     gate = run.results.gate
     if run.is_worker or not (run.results.items or gate):
         return

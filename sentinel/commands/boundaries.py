@@ -1,4 +1,4 @@
-"""``sentinel list boundaries``: list bound functions with their contracts and laws."""
+"""Implement ``sentinel list boundaries``, which lists bound functions with their contracts and laws."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None) -> list[dict[str, Any]]:
-    """Return a table row for each binding. With ``sightings``, the row states whether the checkout has the function."""
+    """Return one table row per binding. With ``sightings``, each row states whether the checkout has the function."""
     from sentinel.search.checks import subjects
 
     searchable, omitted = subjects(catalog, target.name)

@@ -1,4 +1,4 @@
-"""``sentinel cache``: list and remove checkouts and wheels."""
+"""Implement ``sentinel cache``, which lists and removes checkouts and downloaded wheels."""
 
 from __future__ import annotations
 

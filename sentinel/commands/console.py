@@ -17,7 +17,6 @@ Run = Callable[[argparse.Namespace], int]
 
 
 def _parser(commands: Commands, name: str, text: str, example: str) -> argparse.ArgumentParser:
-    """Add and return a parser whose ``--help`` ends with examples."""
     return commands.add_parser(
         name,
         help=text,
@@ -31,7 +30,7 @@ def _parser(commands: Commands, name: str, text: str, example: str) -> argparse.
 def command(
     commands: Commands, name: str, run: Run, text: str, example: str, *, takes_words: bool = False
 ) -> argparse.ArgumentParser:
-    """Add a command and return its parser.
+    """Add a command to ``sentinel`` and return the command's parser.
 
     :param takes_words: True if the command accepts words after ``--``, as ``arguments.own_command``.
     """
@@ -41,7 +40,7 @@ def command(
 
 
 def group(commands: Commands, name: str, text: str, example: str) -> Commands:
-    """Add a command, and return the object to which its subcommands are added."""
+    """Add a command that has subcommands, and return the object to which they are added."""
     return _parser(commands, name, text, example).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
@@ -104,7 +103,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def some(names: Sequence[str], most: int = 12) -> str:
-    """Join the first ``most`` names, and add the number of the remaining names."""
+    """Join the first ``most`` names with commas, and append how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

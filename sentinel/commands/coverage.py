@@ -1,4 +1,4 @@
-"""``sentinel coverage``: list the functions that carry training signal, their bindings, and the lines that laws run."""
+"""Implement ``sentinel coverage``, which lists signal functions, their bindings, and the lines that laws run."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
 
 
 def _swapped(target: Target, trees: CheckoutTrees, names: Collection[str]) -> list[tuple[str, ...]]:
-    """Return a table row for each call of a signal function that seems to swap two arguments. Skip files that cannot
-    be parsed."""
+    """Return a table row for each call of a signal function that seems to swap two arguments. Files that cannot be
+    parsed are skipped."""
     parsed = []
     for file, blob in Definitions(trees, target.roots).sources(""):
         with suppress(SyntaxError, ValueError, RecursionError):
@@ -153,7 +153,9 @@ def _history(target: Target, arguments: argparse.Namespace) -> int:
     mirror = MirrorStore().path(target.name)
     tags = releases(mirror)
     if not tags:
-        raise Unavailable(f"{target.name}: the mirror has no release tags")
+        raise Unavailable(
+            f"{target.name}: the mirror has no release tags; `sentinel mirror update {target.name}` fetches new ones"
+        )
     results = {}
     parsed: dict[tuple[str, str], Source] = {}
     with progress() as notify, closing(GitTrees(mirror)) as trees:
@@ -179,7 +181,7 @@ def _plain(function: Function) -> dict[str, Any]:
 
 
 def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
-    """Start a worker session for the bound functions, and return the result of ``ask(session, subjects)``."""
+    """Start a worker session for the target's bound functions, and return ``ask(session, subjects)``."""
     patient = replace(settings, timeout=min(settings.timeout, _PATIENCE))
     with progress() as notify, closing(runner_of(catalog, patient, notify)) as runner:
         bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
@@ -188,7 +190,7 @@ def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, 
 
 
 def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
-    """Print how many lines of each module ran in a search. With ``-v``, print also the lines that never ran."""
+    """Print how many lines of each module ran in a search. With ``-v``, also list the lines that did not run."""
     if arguments.json:
         marks = ("ran", "idle", "branches", "taken", "guards", "turned")
         echo_json([{"path": each.function.path, "file": each.function.file,
@@ -245,7 +247,7 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _idle(run: Lines) -> str:
-    """Return a function's lines that never ran, with the condition around them: ``3-5 (if beta; ran with it), 9``.
+    """Return a function's lines that never ran and the condition around them: ``3-5 (if beta; ran with it), 9``.
 
     ``ran with it`` marks lines that ran when the option in the condition was set, but were not checked by a law.
     """
@@ -258,7 +260,6 @@ def _idle(run: Lines) -> str:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Return line numbers as text: ``3-5, 9``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:

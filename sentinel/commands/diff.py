@@ -1,4 +1,4 @@
-"""``sentinel diff``: show which results differ between two revisions."""
+"""Implement ``sentinel diff``, which shows which results differ between two revisions."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """Return a cache that the comparisons share, and each ref's git tree; None if any ref is not a git ref."""
+    """Return a cache for all comparisons, and each ref's git tree. Return None unless all refs are git refs."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)
@@ -129,7 +129,7 @@ def _print_boundary(
     outcomes: Sequence[BoundaryDiff],
     notify: Callable[[str], None],
 ) -> None:
-    """Print the result of the last compared boundary; with ``--json`` or ``--markdown``, on standard error."""
+    """Print the result of the last compared boundary. With ``--json`` or ``--markdown``, print it on standard error."""
     compared = outcomes[-1]
     if arguments.json or arguments.markdown:
         if compared.state != "same code":
@@ -144,7 +144,7 @@ def _print_boundary(
 def _print(
     arguments: argparse.Namespace, comparison: Comparison, outcomes: list[BoundaryDiff], interrupted: bool
 ) -> dict[str, Any] | None:
-    """Print and save one comparison. With ``--json``, return it as data."""
+    """Print one comparison; with ``--json``, return it as data instead. With ``--save``, also write it to a file."""
     if arguments.save is not None:
         name = "..".join(ref.short for ref in comparison.refs.values())
         entry = {name: report.to_page(comparison, outcomes, interrupted)}

@@ -1,4 +1,4 @@
-"""``sentinel discover``: search for scenarios in which a target's boundaries break a law."""
+"""Implement ``sentinel discover``, which searches for scenarios in which a target's boundaries break a law."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _show_dialects(done: Discovery) -> None:
 
 
 def _reason(item: Omission) -> str:
-    """Return why a boundary was not searched, without the boundary's name, so that boundaries can be grouped by it."""
+    """Return why a boundary was not searched, without its name, because boundaries are grouped by this reason."""
     return item.reason.replace(item.boundary, "the function")
 
 

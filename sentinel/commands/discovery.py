@@ -1,4 +1,4 @@
-"""Find the commands of ``sentinel``: files in ``commands`` folders, and entry points of other packages.
+"""Find the commands of ``sentinel`` in the ``commands`` folders and in the entry points of other packages.
 
 A command is a module with two constants, ``GROUP`` and ``SUMMARY``, and a function ``declare(commands)`` that adds its
 parser. A module named ``report_KIND`` is a kind of ``sentinel report`` and needs only ``declare``. Modules are in
@@ -29,7 +29,7 @@ HEADINGS = (*ENTRIES, "begin", "search", "publish", "tidy")
 
 @dataclass(frozen=True)
 class Found:
-    """A command whose module is not imported yet.
+    """A command that was found and whose module is not imported yet.
 
     :ivar module: the module to import.
     """
@@ -82,7 +82,6 @@ def find_commands(notify: Callable[[str], None] = lambda line: None) -> dict[str
 
 
 def _foreign(entry: metadata.EntryPoint) -> Found:
-    """Import the module of another package's command, and return the command. Raise SentinelError if it is unusable."""
     module = Found(entry.name, "", "", entry.value).load()
     for name in ("GROUP", "SUMMARY", "declare"):
         if not hasattr(module, name):
@@ -105,8 +104,8 @@ def _module(file: Path) -> str:
 
 
 def _described(file: Path) -> Found | None:
-    """Return the command that a module defines, or None. Read the module's source, because importing all commands takes
-    half a second."""
+    """Return the command that a module defines, or None. Importing all commands takes half a second, so only the source
+    is read."""
     constants = {
         node.targets[0].id: node.value.value
         for node in ast.parse(file.read_text(encoding="utf-8")).body

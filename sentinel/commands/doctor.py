@@ -1,4 +1,4 @@
-"""``sentinel doctor``: check that everything that a run needs is installed."""
+"""Implement ``sentinel doctor``, which checks the installation: packages, worker process, git and sandbox."""
 
 from __future__ import annotations
 
@@ -86,12 +86,11 @@ def _doctor(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         if missing:
             echo(f"missing: {', '.join(missing)}")
-        echo(f"next: {_next(checks)}")
+        echo(f"next: {_next_step(checks)}")
     return 1 if missing else 0
 
 
-def _next(checks: Sequence[Check]) -> str:
-    """Return the next step for the user: what to install or repair, or which run to start."""
+def _next_step(checks: Sequence[Check]) -> str:
     for check in checks:
         if check.state == "missing":
             return f"{check.advice}; then run `sentinel doctor` again"
@@ -124,7 +123,7 @@ def _python() -> Iterator[Check]:
 
 
 def _worker() -> Iterator[Check]:
-    """Start a worker process, and report the versions of its torch and numpy, or what is missing."""
+    """Start a worker process, and report the versions of torch and numpy in it, or why it does not start."""
     preload = [name for target in catalog.bundled_catalog().targets.values() for name in target.preload]
     preloader = client.Preloader(client.Options(), preload)
     try:
@@ -210,7 +209,7 @@ def _mirrors() -> Iterator[Check]:
 
 
 def _names() -> Iterator[Check]:
-    """Check that ``import sentinel`` imports this package, because another project uses the same name."""
+    """Check that no other installed project has files in the package ``sentinel``."""
     owners = list_owners().get("sentinel", [])
     others = sorted({name for name in owners if canonicalize_name(name) != DISTRIBUTION})
     if others:

@@ -1,4 +1,4 @@
-"""Read the evidence of a recipe for a command."""
+"""Read the recorded evidence of one recipe, for several commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentinel.reports.store import file_name, recorded
 
 
 def evidence_of(recipe: Recipe, folder: Path) -> Collection[Mapping[str, Any]]:
-    """Return the evidence of a recipe in a folder. Print an error for each unreadable file, and skip it."""
+    """Return all evidence of a recipe in a folder. Print an error for each unreadable file, and skip it."""
     place = PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))
     try:
         return recorded(folder, under=place, on_error=print_error).values()

@@ -1,4 +1,4 @@
-"""``sentinel list``: targets, recipes, boundaries and contracts."""
+"""Implement ``sentinel list``, which lists targets, recipes, boundaries and contracts."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _row(recipe: Recipe) -> dict[str, Any]:
 
 
 def _contracts(arguments: argparse.Namespace) -> int:
-    """Print the selected contracts. If there is only one, print also its inputs and observed keys."""
+    """Print the selected contracts. If only one is selected, also print its inputs and observed keys."""
     catalog, _ = catalog_and_settings(arguments)
     bound = Counter(binding.contract for target in catalog.targets.values() for binding in target.bindings)
     contracts = [item for name, item in sorted(catalog.contracts.items()) if fnmatchcase(name, arguments.contract)]

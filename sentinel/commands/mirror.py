@@ -1,4 +1,4 @@
-"""``sentinel mirror``: manage local copies of the targets' git histories."""
+"""Implement ``sentinel mirror``, which manages local copies of the targets' git histories."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _row(mirror: Mirror) -> tuple[str, ...]:
 
 
 def state(mirror: Mirror) -> str:
-    """Return a warning about an incomplete mirror; empty if it is complete."""
+    """Return a warning if the mirror is incomplete; otherwise return an empty string."""
     return "" if mirror.whole else f"incomplete; `sentinel mirror add {mirror.target}` creates it again"
 
 

@@ -1,4 +1,4 @@
-"""Define options that several commands share, and read their settings and the catalog."""
+"""Define the options that several commands share, and read settings and catalog for a command."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def boundary_option(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
-    """Add the named pytest options to a command. If none is named, add those of :data:`PROBING`, except ``without``."""
+    """Add the named settings to a command as options. By default, add :data:`PROBING` except ``without``."""
     for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"
         parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)
 
 
 def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
-    """Return the catalog, and the settings: options of the command line, then those of the current folder's file."""
+    """Return the catalog and the settings, read from the command line and the current folder's settings file."""
     from sentinel.recipes.catalog import bundled_catalog
 
     catalog = _with_plugins(bundled_catalog())
@@ -54,19 +54,19 @@ RUN = ("report-dir", "a run's evidence", "sentinel-reports")
 
 
 def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, text: str, default: str) -> None:
-    """Add an option ``flag`` for a folder of evidence to a command. ``option`` is the setting that is its default."""
+    """Add the option ``flag`` to a command. Its value is a folder of evidence, by default the setting ``option``."""
     text = f"{text} (default: the setting {option}, or else {default})"
     parser.add_argument(flag, dest=option.replace("-", "_"), metavar="DIR", help=text)
 
 
 def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Return the folders of the last run's evidence and of the baseline. Either may be missing."""
+    """Return the folder of the last run's evidence, and the folder of the baseline. Either folder may not exist."""
     settings = _settled(arguments, EVIDENCE, ())
     return settings.report_dir, settings.baseline or Path("reports")
 
 
 def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets: Sequence[str]) -> Settings:
-    """Return settings with only these options read; all others have their defaults."""
+    """Read only the named options into settings. All other options have their defaults."""
     values, file = read_file(Path.cwd())
     line = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
     values = {name: value for name, value in values.items() if name in names}
@@ -87,7 +87,7 @@ def target_named(catalog: Catalog, name: str) -> Target:
 
 
 def recipe_named(catalog: Catalog, bug: str) -> Recipe:
-    """Return the one recipe with this bug id.
+    """Return the recipe with this bug id.
 
     :raises SentinelError: if several recipes have this bug id, or if none has it; the message then suggests the nearest
         bug id.
@@ -99,7 +99,7 @@ def recipe_named(catalog: Catalog, bug: str) -> Recipe:
 
 
 def _with_plugins(catalog: Catalog) -> Catalog:
-    """Return the catalog with the additions of installed plugins.
+    """Return the catalog with the contracts, laws and adapters of installed plugins added.
 
     Pytest imports all of its plugins; a command imports only those whose distribution requires Sentinel.
     """

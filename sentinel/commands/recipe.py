@@ -1,4 +1,4 @@
-"""``sentinel recipe``: write and check recipes."""
+"""Implement ``sentinel recipe``, which writes and checks recipes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _fixes_of(path: Path) -> list[Path]:
-    """Return the fix files below a folder, or the one of a recipe file. A fix file is returned itself."""
+    """Return the fix files of a path, which is a folder, a recipe (one fix file or none), or a fix file."""
     if path.is_dir():
         return sorted(path.rglob(f"*{SUFFIX}"))
     fix = path if path.name.endswith(SUFFIX) else path.with_name(f"{path.stem}{SUFFIX}")
@@ -99,7 +99,7 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
-    """Return the named contract or, if none is named, the contract to which the adapter binds the boundary."""
+    """Return the contract with this name or, without a name, the contract to which the boundary is bound."""
     if boundary is not None:
         problem = inside(boundary, target.packages)
         if problem:
@@ -117,7 +117,7 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
 
 
 def _create(file: Path, text: str) -> None:
-    """Create a file with this text. Raise SentinelError if the file exists; if writing fails, remove the file."""
+    """Create a file, and remove it if writing fails. Raise SentinelError if it already exists."""
     try:
         if file.is_file() and not file.stat().st_size:  # left by a command that was killed before it wrote anything
             file.unlink()

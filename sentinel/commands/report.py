@@ -1,4 +1,4 @@
-"""``sentinel report``: show the results of runs and sweeps. Further subcommands are modules named ``report_KIND``."""
+"""Implement ``sentinel report``. A module named ``report_KIND`` adds a further subcommand."""
 
 from __future__ import annotations
 
@@ -100,7 +100,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -> None:
-    """Raise NothingExamined if no verdict of the run is conclusive."""
     if not any(is_decided(document) for document, _ in results):
         items = counted(len(results), "item")
         raise NothingExamined(
@@ -110,7 +109,7 @@ def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -
 
 
 def results_of(folder: Path, recipes: Recipes | None = None) -> list[tuple[dict[str, Any], str]]:
-    """Return the evidence of a folder's last run, with the outcomes of its items."""
+    """Return (evidence, pytest's outcome) for each item of the last run in a folder."""
     results = list(decided(folder, RUN_AGAIN, recipes).values())
     if not results:
         raise NothingExamined(f"{folder} has no evidence; run pytest with --sentinel-target first")

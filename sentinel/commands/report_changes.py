@@ -1,4 +1,4 @@
-"""``sentinel report changes``: list a run's differences from the baseline, with the commits that caused them."""
+"""Implement ``sentinel report changes``: list differences from the baseline, with the commits that caused them."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _changes(arguments: argparse.Namespace) -> int:
 
 
 def _basis(source: Path, baseline: Path) -> list[str]:
-    """Return lines with the number of compared and of recorded verdicts, and with the reasons for verdicts that are
-    inconclusive or unavailable.
+    """Return lines that state how many verdicts were compared, how many are recorded, and why verdicts are inconclusive
+    or unavailable.
 
     :raises NothingExamined: if no verdict of the run is conclusive, or nothing is recorded.
     """

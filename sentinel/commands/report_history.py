@@ -1,4 +1,4 @@
-"""``sentinel report history``: show when bugs appeared, when they were fixed, and which releases have them."""
+"""Implement ``sentinel report history``: show when bugs appeared and were fixed, and which releases have them."""
 
 from __future__ import annotations
 

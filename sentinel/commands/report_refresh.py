@@ -1,4 +1,4 @@
-"""``sentinel report refresh``: decide recorded verdicts again if their binding, contract or recipe has changed."""
+"""Implement ``sentinel report refresh``: decide verdicts again if their binding, contract or recipe has changed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
 
 
 def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
-    """Return the entries to decide again, the number of stale entries that need a newer Python, and the number of all
+    """Return the stale entries, the number of further stale entries that need a newer Python, and the number of all
     entries.
 
     :raises SentinelError: if an entry is not valid.
@@ -102,13 +102,12 @@ def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace
 
 
 def _python_of(facts: lines.Facts) -> tuple[int, ...]:
-    """Return the Python version with which an entry was decided."""
     text = str(facts.get("environment", {}).get("python", ""))
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
 def _runs(stale: list[Stale], recipes: lines.Recipes) -> Iterator[list[str]]:
-    """Yield the arguments of each pytest run that is needed to decide these entries again."""
+    """Yield the arguments of each pytest run that decides a part of these entries again."""
     for target in sorted({entry.target for entry in stale}):
         here = [entry for entry in stale if entry.target == target]
         pinned = [entry for entry in here if _is_pin(entry, recipes)]
@@ -132,7 +131,6 @@ def _is_pin(entry: Stale, recipes: lines.Recipes) -> bool:
 
 
 def _law_id(entry: Stale) -> str:
-    """Return the pytest item id of all laws of an entry's boundary."""
     facts = entry.facts
     contract = f"({facts['contract_name']})" if "subject" in facts else ""
     return f"laws/{entry.target}/{facts['boundary_name']}{contract}"
@@ -141,7 +139,6 @@ def _law_id(entry: Stale) -> str:
 def _decide(
     words: list[str], arguments: argparse.Namespace, folder: Path, baseline: Path, recipes: lines.Recipes
 ) -> None:
-    """Run pytest with these arguments, and write the verdicts into the baseline."""
     options = [
         f"--sentinel-{name}={value}"
         for name in PROBING

@@ -1,4 +1,4 @@
-"""``sentinel report show``: print the evidence of one recorded verdict."""
+"""Implement ``sentinel report show``, which prints the evidence of one recorded verdict."""
 
 from __future__ import annotations
 

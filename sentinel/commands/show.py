@@ -1,4 +1,4 @@
-"""``sentinel show``: print a known bug with its story, scenario, expected values and verdicts."""
+"""Implement ``sentinel show``, which prints a known bug with its story, scenario, expected values and verdicts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
-    """Return the recipes about the upstream pull request with this number or, if there are none, about the issue."""
+    """Return the recipes about the upstream pull request with this number. If there are none, return those about the
+    issue."""
     recipes = find_recipes(catalog)
     for kind in ("pull", "issue"):
         found = [recipe for recipe in recipes if str(recipe.upstream.get(kind, "")) == number]
@@ -75,7 +76,6 @@ def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
 
 
 def _report_folders(settings: Settings) -> dict[str, Path]:
-    """Return the folders that may contain verdicts: the last run's report and the baseline."""
     committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
     baseline = next((folder for folder in committed if holds_evidence(folder)), None)
     folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}
@@ -133,7 +133,7 @@ def _expectations(recipe: Recipe) -> None:
 
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
-    """Return the recorded verdicts: ref -> name of the report folder -> verdict."""
+    """Return the recorded verdicts as ref -> name of the report folder -> verdict."""
     verdicts: dict[str, dict[str, str]] = {}
     for name, folder in folders.items():
         for document in evidence_of(recipe, folder):

@@ -1,4 +1,4 @@
-"""Read, check and normalise recipes: YAML or JSON files that each describe a known bug."""
+"""Read, check and normalise recipes, which are YAML or JSON files that each describe one known bug."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def load_recipe(path: Path, catalog: Catalog) -> Recipe:
-    """Load one recipe.
+    """Load one recipe from its file.
 
     :raises RecipeError: with one line for each problem: ``file:line:column: message``.
     """
@@ -85,7 +85,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Iterable[str] = ()) -> list[Recipe]:
-    """Load the recipes in the catalog's folders, and return them sorted by target and bug id.
+    """Load the recipes in the catalog's folders, sorted by target and bug id.
 
     A published JSON recipe replaces the bundled recipe with the same bug id, and takes over its pins.
 
@@ -113,12 +113,12 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
     )
     for glob in globs:
         if not any(_matches(item, glob) for item in recipes):
-            raise NothingExamined(_no_such_bug(glob, recipes, _every(catalog) if wanted else recipes))
+            raise NothingExamined(_explain_no_match(glob, recipes, _every(catalog) if wanted else recipes))
     return [item for item in recipes if not globs or any(_matches(item, glob) for glob in globs)]
 
 
 def _every(catalog: Catalog) -> list[Recipe]:
-    """Return the recipes of all targets, for an error message; empty if any recipe cannot be loaded."""
+    """Return the recipes of all targets, or none if any of them cannot be loaded. Used only for an error message."""
     try:
         return find_recipes(catalog)
     except SentinelError:
@@ -126,12 +126,10 @@ def _every(catalog: Catalog) -> list[Recipe]:
 
 
 def _matches(recipe: Recipe, glob: str) -> bool:
-    """Return True if a bug id matches a glob, ignoring case."""
     return fnmatchcase(recipe.bug_id.casefold(), glob.casefold())
 
 
-def _no_such_bug(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
-    """Return the message for a glob without a match. It names targets with such a bug, a similar id, or a command."""
+def _explain_no_match(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
     others = sorted({item.target for item in every if _matches(item, glob)})
     if others:
         wanted = ", ".join(sorted({item.target for item in recipes})) or "the given targets"
@@ -164,7 +162,7 @@ def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
-    """Return one recipe per bug id. A recipe in the published format takes precedence over one in Sentinel's format."""
+    """Return one recipe per bug id. The published format takes precedence over Sentinel's own."""
     by_id: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         by_id.setdefault(recipe.bug_id.casefold(), []).append(recipe)
@@ -186,7 +184,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def duplicate(first: Path, second: Recipe) -> Problem:
-    """Return the error for two files with the same bug id."""
+    """Return the error for a second file with the same bug id."""
     from sentinel.recipes.problems import Problem, shown
     from sentinel.values.documents import read
 
@@ -196,8 +194,8 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """Return the recipe. If it has no pins, take the pins of the bundled recipe with the same bug id, and also its
-    ``watch`` and ``upstream`` if they are missing."""
+    """If a recipe has no pins, return it with the pins of the bundled recipe with the same bug id. Missing ``watch``
+    and ``upstream`` are taken too."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

@@ -1,4 +1,4 @@
-"""Parse addresses such as ``baseline.loss``, which name one observed value.
+"""Parse addresses such as ``baseline.loss``, each of which names one observed value.
 
 Without variants, an address is a key: ``loss``. With variants it is ``baseline.advantages``, or ``difference(outlier,
 baseline).advantages`` for the first variant's value minus the second's.
@@ -26,7 +26,7 @@ class AddressError(ValueError):
 class Address:
     """A parsed address.
 
-    :ivar variants: one variant; two for their difference; ``("",)`` if the scenario has no variants.
+    :ivar variants: the name of one variant; two names for their difference; ``("",)`` if the scenario has no variants.
     """
 
     variants: tuple[str, ...]

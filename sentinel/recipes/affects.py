@@ -55,13 +55,13 @@ class Affected:
 
     @property
     def besides(self) -> str:
-        """Return the conditions that are not about settings, as text."""
+        """Return as text the conditions that are not settings: the trainer class and ``where``."""
         trainer = f"the trainer is {self.trainer}" if self.trainer else ""
         return ", and ".join(filter(None, [trainer, self.where]))
 
 
 def read_affected(entry: Any) -> Affected:
-    """Read one entry of a recipe's ``affects``.
+    """Convert one entry of a recipe's ``affects``, which has been read from YAML.
 
     An invalid entry is read as a sentence, so that evidence from other people can still be printed.
     """
@@ -71,7 +71,7 @@ def read_affected(entry: Any) -> Affected:
 
 
 def in_text(value: Any) -> str:
-    """Return a value as configuration files write it: ``true``, ``null``, ``0.5``, or a list separated by commas."""
+    """Format a value as configuration files write it: ``true``, ``null``, ``0.5``, or a list separated by commas."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -80,7 +80,7 @@ def in_text(value: Any) -> str:
 
 
 def condition_in_words(name: str, condition: Any) -> str:
-    """Return a condition as text: ``a=1``, ``a=1 or 2``, ``a set``, ``a not set``, ``a > 1``."""
+    """Format a condition for a report: ``a=1``, ``a=1 or 2``, ``a set``, ``a not set``, ``a > 1``."""
     if isinstance(condition, (list, tuple)):
         return f"{name}={' or '.join(map(in_text, condition))}"
     text = in_text(condition)
@@ -117,13 +117,14 @@ def holds(condition: Any, value: str) -> bool:
 
 
 def is_undecidable(condition: Any, value: str) -> bool:
-    """Return True if a condition is a numeric bound, but the value is neither a number nor ``true`` nor :data:`OFF`."""
+    """Return True if a condition is a numeric bound, and the value is text that cannot be compared with it."""
     bound = _BOUND.fullmatch(in_text(condition))
     return bound is not None and bound[1] != "!=" and value.lower() not in (*OFF, "true") and _number(value) is None
 
 
 def can_both_hold(one: Any, other: Any) -> bool:
-    """Return True if some value of a setting meets both conditions, or if one of them refers to another setting."""
+    """Return True if a setting can have a value that meets both conditions. This is assumed if a condition refers to
+    another setting."""
     if bounding(one) or bounding(other):
         return True
     values = {value for condition in (one, other) for value in _samples(condition)}
@@ -131,8 +132,7 @@ def can_both_hold(one: Any, other: Any) -> bool:
 
 
 def _samples(condition: Any) -> Iterator[str]:
-    """Yield values with which to test a condition: its own values, numbers on both sides of its bound, and a few
-    fixed values."""
+    """Yield values with which to test a condition: its own, numbers on both sides of its bound, and some fixed ones."""
     yield from (*OFF, "true", "another value")
     for item in condition if isinstance(condition, (list, tuple)) else [condition]:
         bound = _BOUND.fullmatch(in_text(item))
@@ -144,7 +144,8 @@ def _samples(condition: Any) -> Iterator[str]:
 
 
 def bounding(condition: Any) -> str:
-    """Return the name of the setting that a bound refers to (``< other.setting``); empty if there is none."""
+    """Return the setting to which a bound refers, such as ``other.setting`` for ``< other.setting``. Return "" if there
+    is none."""
     bound = _BOUND.fullmatch(in_text(condition))
     return bound[2] if bound and bound[1] != "!=" and _number(bound[2]) is None else ""
 
@@ -162,5 +163,5 @@ def _number(text: str) -> float | None:
 
 
 def settings_in_words(settings: Mapping[str, str]) -> str:
-    """Return settings as text: ``a=1, b=null``."""
+    """Format settings for a report: ``a=1, b=null``."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())

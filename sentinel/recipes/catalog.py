@@ -24,7 +24,8 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def bundled(folder: str) -> Path:
-    """Return the folder of bundled ``adapters`` or ``recipes``, in the installed package or in the source tree."""
+    """Return the folder ``adapters`` or ``recipes`` that comes with Sentinel, in the installed package or the source
+    tree."""
     inside = _PACKAGE / "_bundled" / folder
     return inside if inside.is_dir() else _PACKAGE.parent / folder
 
@@ -91,7 +92,7 @@ class Catalog:
 
     @property
     def adapter_files(self) -> dict[str, Path]:
-        """Return the adapters' files by target, without importing the adapters."""
+        """Return target -> file of its adapter. The adapters are not imported."""
         files = self.adapters.files if isinstance(self.adapters, OnDemand) else {}
         return {name: files.get(name) or self.adapters[name].file for name in self.adapters}
 
@@ -102,7 +103,7 @@ class Catalog:
         laws: Iterable[Law] = (),
         recipe_folders: Iterable[Path] = (),
     ) -> Catalog:
-        """Return a copy of the catalog with these additions.
+        """Return a copy of the catalog with additional adapters, contracts, laws and recipe folders.
 
         :raises SentinelError: if an addition has the name of an existing entry.
         """
@@ -123,7 +124,7 @@ class Catalog:
 
 
 def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
-    """Check that the names in an adapter exist: contracts, their inputs, and the bindings that registries use.
+    """Check that an adapter names only contracts, inputs and boundaries that exist.
 
     :raises SentinelError: if a binding names an unknown contract or input, or a registry names an unknown boundary.
     """
@@ -150,7 +151,7 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
             )
     if len(adapter.target.no_signal) > MOST_GLOBS:
         raise SentinelError(
-            f"{adapter.file}: no_signal: {len(adapter.target.no_signal)} globs; write at most {MOST_GLOBS}"
+            f"{adapter.file}: no_signal has {len(adapter.target.no_signal)} globs; write at most {MOST_GLOBS}"
         )
 
 
@@ -169,7 +170,7 @@ def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
     try:
         module = load_file(file)
     except Exception as error:
-        raise SentinelError(f"{file}: the adapter does not import: {type(error).__name__}: {error}") from error
+        raise SentinelError(f"{file}: the adapter cannot be imported: {type(error).__name__}: {error}") from error
     target = getattr(module, "TARGET", None)
     if not isinstance(target, Target):
         raise SentinelError(f"{file}: an adapter must define TARGET = Target(...)")
@@ -187,14 +188,13 @@ def _digest(file: Path) -> str:
 
 
 def _bundled_adapters() -> dict[str, Path]:
-    """Return each bundled adapter's file by target name; for a package, this is its ``__init__.py``."""
+    """Return target -> file of its adapter, which is ``__init__.py`` for a package."""
     folder = bundled("adapters")
     packages = {file.parent.name: file for file in folder.glob("*/__init__.py")}
     return dict(sorted({**{file.stem: file for file in folder.glob("*.py")}, **packages}.items()))
 
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
-    """Return all module-level objects of a type in a package's modules."""
     members: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
     assert spec is not None

@@ -17,14 +17,14 @@ from sentinel.values.documents import DocumentError, Place, read
 
 
 def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return a file's recipe, or None if it has errors, and all errors and warnings."""
+    """Return the recipe of a file (None if it has errors), and all errors and warnings."""
     recipe, problems = examine(path, catalog)
     try:
         findings = Findings(shown(path), read(path))
     except DocumentError:  # it is already reported as a problem
         return recipe, problems
     if recipe is None or not recipe.published:
-        for place in _unfinished(findings.document.data):
+        for place in _find_todos(findings.document.data):
             findings.error(place, f"still contains the placeholder {TODO}")
     if recipe is None:
         lines = {problem.line for problem in findings.problems}
@@ -45,8 +45,8 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
-    """Yield place and message for each string option with a value that neither the contract nor the binding declares,
-    because it may be a typo."""
+    """Yield place and message for each option with a string that may be a typo, because neither the contract nor the
+    binding declares it."""
     contract = catalog.contracts[recipe.contract]
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     accepts, fixed = (binding.accepts, binding.fixed) if binding else ({}, {})
@@ -65,7 +65,7 @@ def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, 
 
 
 def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
-    """Yield a message for each option that the boundary needs but the recipe leaves at its default, null."""
+    """Yield a message for each option that the boundary needs and that is null, because the recipe omits it."""
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     if binding is None:
         return
@@ -78,17 +78,16 @@ def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
             )
 
 
-def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the places at which a template's ``TODO`` has not been replaced."""
+def _find_todos(value: Any, place: Place = ()) -> Iterator[Place]:
     if isinstance(value, str) and value.startswith((TODO, f"git:{TODO}")):
         yield place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, item in items:
-        yield from _unfinished(item, (*place, step))
+        yield from _find_todos(item, (*place, step))
 
 
 def check_files(paths: Iterable[Path], catalog: Catalog) -> list[Problem]:
-    """Return the problems of recipe files, including duplicate bug ids."""
+    """Return the problems of recipe files. A bug id that two files have is a problem, too."""
     problems: list[Problem] = []
     files: dict[str, Path] = {}
     for path in paths:

@@ -30,12 +30,13 @@ _MESSAGE = "detail"
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
-    """Return the digest of a recipe's content. A copy of the recipe in evidence has the same digest."""
+    """Return the digest of a recipe's content. It is the same for a copy of the recipe in evidence."""
     return _sha256(json.dumps(typed(document), sort_keys=True))
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Return the digest of a recipe's parts that affect the verdict: boundary, scenario, expectations, requirements."""
+    """Return the digest of the parts of a recipe that affect the verdict: boundary, scenario, expectations,
+    requirements."""
     expected = {"unpatched": recipe.expected_unpatched, "fixed": recipe.expected_fixed}
     parts = {
         "boundary": [recipe.target, recipe.contract, recipe.boundary],
@@ -53,8 +54,7 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def contract_digest(contract: Contract, law: Law | None = None) -> str:
-    """Return the digest of a contract, and of a law if one is given: of the declarations and of the code that they
-    use."""
+    """Return the digest of a contract's declaration and code, and of a law's if a law is given."""
     return _sha256("\n".join(_Walk(Path(contract.file).parent).lines((contract, law))))
 
 
@@ -76,9 +76,9 @@ def _sha256(text: str) -> str:
 
 
 class _Walk:
-    """Writes a declaration, and the code that it uses, as text for a digest.
+    """Writes a declaration and the code that it uses as text, from which a digest is computed.
 
-    :param folder: a folder whose code is followed, in addition to Sentinel's own.
+    :param folder: a folder whose code is included, in addition to Sentinel's own.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -192,7 +192,7 @@ def _functions(file: str) -> Mapping[tuple[int, str], list[ast.AST]]:
 
 
 def _written(node: Any, message: bool = False) -> Iterator[str]:
-    """Yield a syntax tree as text, the same for every Python version.
+    """Yield a syntax tree as text that is the same for every Python version.
 
     Docstrings, annotations, positions and the texts of messages are left out.
 

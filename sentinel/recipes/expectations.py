@@ -17,7 +17,7 @@ from sentinel.values.tolerance import Tolerance
 
 
 def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
-    """Read a tolerance from a mapping."""
+    """Convert a mapping in a recipe to a tolerance, and add an error to ``findings`` for each invalid entry."""
     if not isinstance(written, Mapping):
         return Tolerance()
     for name in ("relative", "absolute"):
@@ -34,7 +34,7 @@ def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
 def read_expectations(
     findings: Findings, contract: Contract, variants: Collection[str], written: Mapping[str, Any], place: Place
 ) -> dict[str, Expected]:
-    """Read a recipe's expected values, keyed by their full addresses."""
+    """Convert a recipe's expected values: full address -> expected value."""
     expected: dict[str, Expected] = {}
     keys = None if contract.open_keys else contract.keys
     observed = set(contract.keys)
@@ -93,7 +93,7 @@ def _value(written: Any) -> Any:
 def indistinguishable(
     unpatched: Mapping[str, Expected], fixed: Mapping[str, Expected], tolerance: Tolerance
 ) -> str | None:
-    """Return why no observation could distinguish the buggy from the fixed values; None if one can.
+    """Return why the buggy and the fixed values cannot be distinguished, or None if they can.
 
     Two sets of values can be distinguished if the values of a common key differ by more than the tolerance, or if each
     set has a key that the other lacks. If one set has all keys of the other, with equal values, an observation that

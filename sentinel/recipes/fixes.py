@@ -1,4 +1,4 @@
-"""Read a bug's fix from ``<BUG-ID>.fix.yaml`` next to its recipe.
+"""Read a bug's fix from the file ``<BUG-ID>.fix.yaml`` next to its recipe.
 
 A fix is a list of edits, or an upstream commit (``head``). An edit names a file, its git blob id and a range of lines,
 and contains the new lines, so the fix does not quote upstream's code.
@@ -32,7 +32,7 @@ Files = Mapping[str, "bytes | None"]
 
 @dataclass(frozen=True)
 class Edit:
-    """A range of lines in a file, and their replacement.
+    """One edit of a fix: a range of lines in a file, and the lines that replace them.
 
     :ivar blob: the git blob id of the file that the lines belong to; empty for a new file.
     :ivar first, last: the lines to remove, counted from 1; ``last == first - 1`` removes none.
@@ -108,7 +108,7 @@ def is_test(file: str) -> bool:
 
 
 def load_fix(path: Path) -> Fix:
-    """Load one fix.
+    """Load one fix from its file.
 
     :raises RecipeError: if the file cannot be read or is invalid.
     """
@@ -166,14 +166,14 @@ def find_fixes(catalog: Catalog, target: str) -> list[Fix]:
 
 
 def fix_of(catalog: Catalog, target: str, bug_id: str) -> Fix | None:
-    """Return the fix that lists a bug, or None."""
+    """Return the fix whose list of bugs has this bug, or None."""
     return next((fix for fix in find_fixes(catalog, target) if bug_id in fix.bugs), None)
 
 
 def apply_edits(
     fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], bytes]
 ) -> dict[str, tuple[bytes, bytes]]:
-    """Return the content of each file that a fix changes, before and after.
+    """Return the content of each file that a fix changes: path -> (before, after).
 
     :param blob_of: returns a path's blob id at the commit, or "" if the file does not exist.
     :param content: returns a blob's content.

@@ -1,4 +1,4 @@
-"""Create a recipe from a scenario in which a search found a broken law."""
+"""Create a recipe from the scenario of a finding: a search found that it breaks a law."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_ID = 100
 
 
 def found_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
-    """Return a bug id for a broken law, made from the names of the function and the law."""
+    """Return a bug id for a finding, made from the names of the function and the law."""
     parts = [target, boundary.rpartition(".")[2].strip("_"), law]
     text = "-".join([*parts, *([symptom] if symptom != "value" else [])]).upper()
     text = re.sub(r"[^A-Z0-9.]+", "-", text)  # a symptom may contain spaces
@@ -20,7 +20,7 @@ def found_id(target: str, boundary: str, law: str, symptom: str = "value") -> st
 
 
 def pin_of(commit: str | None, version: str | None) -> str:
-    """Return the immutable ref (commit or release) of a checkout; empty if it has none."""
+    """Return the immutable ref of a checkout, which is a commit or a release; empty if it has neither."""
     return f"git:{commit}" if commit else f"pypi:{version}" if version else ""
 
 

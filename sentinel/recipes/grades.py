@@ -1,4 +1,4 @@
-"""Read from a recipe how a training run triggers the bug, how realistic that is, and the bug's root cause."""
+"""Grade a recipe: how a training run triggers the bug, how realistic that is, and the bug's root cause."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def realism(document: Mapping[str, Any]) -> str:
 
 
 def order(document: Mapping[str, Any]) -> tuple[int, int]:
-    """Return a sort key: severity, then how realistic the bug is."""
+    """Return a sort key for recipes: by severity, then by how realistic the bug is."""
     severity, real = str(document.get("severity") or ""), realism(document)
     place = SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
     return place, 2 * REALISMS.index(real) if real else 3
 
 
 def grade(document: Mapping[str, Any]) -> str:
-    """Return severity and realism as text, if the recipe has them: ``high, default``."""
+    """Return severity and realism as text, such as ``high, default``. A part that the recipe lacks is left out."""
     real = realism(document)
     return ", ".join(
         filter(None, [str(document.get("severity") or ""), "hardening" if real == "unreachable" else real])
@@ -44,7 +44,7 @@ def grade(document: Mapping[str, Any]) -> str:
 
 
 def describe_reach(document: Mapping[str, Any]) -> str:
-    """Return as text how a run triggers the bug, and which code produces the triggering value; empty if not known."""
+    """Return how a run triggers the bug and which code produces the triggering value, as text; empty if unknown."""
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
         return ""
@@ -53,12 +53,12 @@ def describe_reach(document: Mapping[str, Any]) -> str:
 
 
 def root(document: Mapping[str, Any]) -> str:
-    """Return the name of the root cause: the recipe's ``root``, or else its bug id."""
+    """Return the name of a bug's root cause, which is the bug id if the recipe has no ``root``."""
     return str(document.get("root") or document.get("bug_id", ""))
 
 
 def by_root(items: Iterable[T], about: Callable[[T], tuple[str, Mapping[str, Any]]]) -> list[list[T]]:
-    """Return recipes grouped by root cause. The groups, and the recipes of each group, are sorted by severity.
+    """Group recipes by root cause. The groups, and the recipes in each group, are sorted by severity.
 
     :param about: returns the target and the document of a recipe.
     """
@@ -80,7 +80,7 @@ def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def count_bugs(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the number of bugs, and of hardening issues, as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
+    """Count bugs and hardening issues, as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
 
     Every count of bugs uses this function. All recipes with one root cause in one target count as one bug. A recipe
     that no run can trigger counts as hardening, not as a bug.

@@ -46,26 +46,26 @@ from sentinel.values.literals import (
 
 
 class LiteralError(ValueError):
-    """Raised if a value is not valid for its input. ``place`` is the path to the wrong part of the value."""
+    """Raised if a recipe's value is not valid for its input. ``place`` is the path to the wrong part of the value."""
 
     def __init__(self, message: str, place: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
         self.message, self.place = message, place
 
     def below(self, *outer: Any) -> LiteralError:
-        """Return the same error for the value that contains this one: ``outer`` is put before the place."""
+        """Return the same error for an enclosing value. ``outer`` is the path from that value to this one."""
         return LiteralError(self.message, (*outer, *self.place))
 
 
 def read_tags(value: Any) -> Any:
-    """Return a value with the strings "NaN", "Infinity" and "-Infinity" replaced by floats, also in nested lists."""
+    """Replace the strings "NaN", "Infinity" and "-Infinity" by floats, also in nested lists."""
     if isinstance(value, list):
         return [read_tags(item) for item in value]
     return TAGGED.get(value, value) if isinstance(value, str) else value
 
 
 def numbers(value: Any) -> tuple[int, ...]:
-    """Return the shape of a rectangular nested list of numbers.
+    """Return the shape of a nested list, after checking that it contains only numbers and is rectangular.
 
     :raises LiteralError: if an item is not a number or the rows differ in shape.
     """
@@ -94,7 +94,7 @@ def _extent(shape: tuple[int, ...]) -> str:
 
 
 def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: Any = True) -> Tensor:
-    """Return a tensor from nested numbers.
+    """Return a tensor from nested lists of numbers.
 
     :raises LiteralError: if a number does not fit the dtype or an option is invalid.
     """
@@ -118,7 +118,7 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: 
 
 
 def _misfit(value: Any, dtype: str) -> tuple[Any, ...]:
-    """Return the index of the first element that the dtype cannot represent; empty if there is none."""
+    """Return the index of the first element that the dtype cannot represent, or ``()``."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             below = _misfit(item, dtype)
@@ -136,7 +136,7 @@ def _fits(value: Any, dtype: str) -> bool:
 
 
 def natural_dtype(value: Any) -> str:
-    """Return torch's default dtype for nested Python numbers."""
+    """Return the dtype that torch gives to nested Python numbers by default."""
     if isinstance(value, list):
         dtypes = {natural_dtype(item) for item in value}
         return next((name for name in ("float32", "int64", "bool") if name in dtypes), "float32")
@@ -154,7 +154,7 @@ _DEVICE = re.compile(r"[a-z]{1,16}(:[0-9]{1,3})?")
 
 
 def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
-    """Return the literal of a recipe's value for one input of a contract.
+    """Convert a value in a recipe to the literal for one input of a contract.
 
     :param packages: the target's packages; ``new`` and ``attribute`` must name objects in them.
     :raises LiteralError: if the value does not fit, with the expected kind and the place.
@@ -178,7 +178,7 @@ def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
 
 
 def inside(path: Any, packages: Collection[str]) -> str | None:
-    """Return why a dotted path is not in one of these packages; None if it is."""
+    """Return why a dotted path is not in one of these packages, or None if it is."""
     if not isinstance(path, str) or not _DOTTED.fullmatch(path):
         return f"{describe(path)} is not a dotted path such as {next(iter(packages), 'package')}.module.name"
     if path.partition(".")[0] not in packages:
@@ -187,8 +187,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Return the key that determines which literal a mapping is, such as ``tensor``. Raise LiteralError if keys do not
-    fit."""
+    """Return the key that determines the kind of literal, such as ``tensor``. Raise LiteralError for unknown keys."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")
@@ -205,7 +204,7 @@ def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherw
 
 
 def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
-    """Return the tensor for ``{tensor: ...}`` or ``{full: ..., shape: ...}``.
+    """Return the tensor that ``{tensor: ...}`` or ``{full: ..., shape: ...}`` describes.
 
     :param dtype: the dtype of a literal that states no dtype; None for torch's default.
     """
@@ -249,7 +248,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def read_any(value: Any, packages: Collection[str]) -> Any:
-    """Return the literal for a value of any kind. The items of lists and mappings are converted, too."""
+    """Convert a value to the literal that it describes, including the items of lists and mappings."""
     if isinstance(value, list):
         return [_below(item, packages, index) for index, item in enumerate(value)]
     if not isinstance(value, Mapping):

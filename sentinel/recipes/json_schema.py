@@ -12,7 +12,7 @@ from sentinel.errors import SentinelError
 
 
 class JsonSchema:
-    """A JSON Schema (draft 2020-12).
+    """A JSON Schema (draft 2020-12) for validating documents.
 
     :param source: the schema, or the name of a published schema: ``recipe``, ``evidence`` or ``fix``.
     """
@@ -22,7 +22,7 @@ class JsonSchema:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """Return the schema. Do not modify it."""
+        """Return the schema as data, which must not be modified."""
         if not isinstance(self._source, str):
             return self._source
         file = resources.files("sentinel") / "schemas" / f"{self._source}.schema.json"
@@ -43,14 +43,14 @@ class JsonSchema:
             return False
 
     def errors(self, document: Any) -> Iterator[Any]:
-        """Yield an object for each error: it has ``instance``, ``instance_path``, ``kind`` and ``schema_path``."""
+        """Yield each error of a document, with ``instance``, ``instance_path``, ``kind`` and ``schema_path``."""
         try:
             yield from self._validator.iter_errors(document)
         except ValueError as error:
             raise SentinelError(f"not valid JSON data: {str(error)[:200]}") from None
 
     def part(self, error: Any) -> Mapping[str, Any]:
-        """Return the subschema that an error violates."""
+        """Return the part of the schema that an error violates."""
         node: Any = self.schema
         for step in error.schema_path[:-1]:
             node = node[step]

@@ -11,7 +11,7 @@ from sentinel.values.documents import Document, Place
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem in a document, with its position.
+    """An error or warning about a document, with its position in the file.
 
     :ivar severity: a recipe with an ``error`` cannot be loaded; a recipe that has only ``warning`` can.
     """
@@ -29,14 +29,14 @@ class Problem:
 
 @dataclass
 class Findings:
-    """The problems of one document."""
+    """Collects the problems of one document."""
 
     file: str
     document: Document
     problems: list[Problem] = field(default_factory=list)
 
     def error(self, place: Place, message: str, key: bool = False) -> None:
-        """Add an error at a place in the document.
+        """Report an error at a place in the document.
 
         :param key: True to report the position of the key instead of its value.
         """
@@ -61,7 +61,7 @@ class Findings:
 
 
 def describe(value: Any) -> str:
-    """Return a description of a value for a message: its type, and at most 60 characters of its text."""
+    """Describe a value for an error message: its type, and at most 60 characters of its text."""
     if value is None:
         return "null"
     for kind, name in ((bool, "the boolean"), (int, "the number"), (float, "the number"), (str, "the string")):
@@ -72,7 +72,7 @@ def describe(value: Any) -> str:
 
 
 def shown(path: Path) -> str:
-    """Return a path for a message: relative to the current folder if it is in this folder, otherwise unchanged."""
+    """Format a path for a message: relative to the current folder if it is in this folder, otherwise unchanged."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):

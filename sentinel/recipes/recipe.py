@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expected:
-    """One expected value.
+    """The value that a recipe expects at one address, such as ``baseline.loss``.
 
     :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.literals.Tensor` if the
         recipe states a dtype. The observed value must then have this dtype too.
@@ -31,7 +31,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Pin:
-    """An immutable ref and the verdict expected there."""
+    """An immutable ref, and the verdict that a recipe must have there."""
 
     ref: Ref
     expect: str
@@ -87,7 +87,7 @@ class Recipe:
         return bool(self.expected_unpatched or self.expected_fixed)
 
     def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:
-        """Return the inputs that the scenario sets and that the boundary must accept.
+        """Return the inputs that the recipe sets, and that the boundary must therefore accept.
 
         Dialect inputs are left out, because only the oracle reads them.
 
@@ -98,15 +98,15 @@ class Recipe:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """Return the laws that the bug breaks, according to the recipe."""
+        """Return the laws that the bug breaks, as the recipe names them."""
         return tuple(name for name in (self.invariant, *self.also_breaks) if name)
 
     def trigger(self, law: str) -> Trigger:
-        """Return the condition under which a scenario triggers the bug for a law."""
+        """Return the condition under which a scenario triggers the bug so that it breaks this law."""
         return self.when_breaking.get(law, self.when)
 
     def revisions(self, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
-        """Return the two revisions (base, head) to compare if the user names none.
+        """Return the base and the head revision to compare if the user names none.
 
         The head is the first pin without the bug. The base is the first of these that exists: the last pin with the bug
         before the head, the first pin with the bug, the last pin before the head, the first pin.

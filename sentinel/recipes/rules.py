@@ -1,4 +1,4 @@
-"""Convert a document to a recipe, and check the rules that need the catalog of targets, contracts and laws.
+"""Convert a document to a recipe, and check it against targets, contracts and laws.
 
 A recipe states both sets of expected values (with and without the bug), or neither. Without values, its verdict depends
 on a law: the recipe's ``invariant`` or the contract's law. Only one set is an error, because every result that does not
@@ -34,7 +34,7 @@ _PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: Target | None) -> tuple[Pin, ...]:
-    """Return the pins of a recipe, and add an error to ``findings`` for each invalid one."""
+    """Convert the pins of a recipe, and add an error to ``findings`` for each invalid one."""
     pins: list[Pin] = []
     for index, item in enumerate(written):
         place = ("pins", index, "ref")
@@ -55,7 +55,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
 
 
 def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
-    """Return the refs in ``watch``, and add an error for each invalid one. They are checked only on request."""
+    """Convert the refs of ``watch``, which are checked only on request. Add an error for each invalid one."""
     refs: list[Ref] = []
     for index, text in enumerate(written):
         ref = _ref(findings, text, ("watch", index))
@@ -68,7 +68,7 @@ def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
 
 
 def read_requires(findings: Findings, written: str | list[str], target: Target) -> tuple[str, ...]:
-    """Return the paths that a checkout must have. Add an error for each path outside the target's packages."""
+    """Return the dotted paths that a checkout must have. Add an error for each path outside the target's packages."""
     listed = [written] if isinstance(written, str) else written
     for index, path in enumerate(listed):
         match = _PARAMETER.fullmatch(path)
@@ -91,7 +91,7 @@ BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe of a file, or None if the file has errors, and all problems of the file."""
+    """Return the recipe of a file (None if it has errors), and all problems of the file."""
     document, problem = read_or_problem(path)
     if document is None:
         return None, [problem] if problem else []
@@ -99,7 +99,7 @@ def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]
 
 
 def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
-    """Return the document of a file, or the problem if it cannot be read."""
+    """Return the document of a file and None, or None and the problem if it cannot be read."""
     try:
         return read(path), None
     except DocumentError as error:
@@ -107,7 +107,7 @@ def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
 
 
 def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return the recipe of a document, or None if it has errors, and all problems of the document."""
+    """Return the recipe of a document (None if it has errors), and all problems of the document."""
     findings = Findings(shown(path), document)
     broken = check_structure(findings)
     if not isinstance(document.data, dict):
@@ -117,7 +117,7 @@ def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[
 
 
 class _Reading:
-    """Reads one recipe document after the schema check. Keys in which that check found an error are skipped."""
+    """Converts one document to a recipe. Keys with an error in the schema check are skipped."""
 
     def __init__(self, findings: Findings, path: Path, catalog: Catalog, broken: set[str]) -> None:
         self.findings, self.path, self.catalog, self.broken = findings, path, catalog, broken
@@ -199,7 +199,7 @@ class _Reading:
         )
 
     def _check_reach(self, native: Mapping[str, Any]) -> None:
-        """Report the entries of ``affects`` whose settings omit or contradict the conditions in ``reach``."""
+        """Report entries of ``affects`` whose settings omit or contradict the conditions of ``reach``."""
         needed = native.get("reach", {}).get("when", {}).items()
         for index, entry in enumerate(native.get("affects", ())):
             when = entry["when"] if isinstance(entry, Mapping) else {}
@@ -235,7 +235,7 @@ class _Reading:
         return owners[0]
 
     def _contract(self, target: Target) -> Contract | None:
-        """Return the recipe's contract. If the boundary is not bound to it, report an error and return None."""
+        """Return the recipe's contract. If the boundary is not bound to it, add an error and return None."""
         boundary, name = self.data.get(self.boundary_key), None if self.published else self.data.get("contract")
         contracts, place = self.catalog.contracts, (self.boundary_key,)
         if name is not None and name not in contracts:
@@ -294,7 +294,7 @@ class _Reading:
         return reader.published(written) if self.published else reader.native(written, self.data.get("variants") or {})
 
     def _trigger(self, contract: Contract, place: Place) -> Trigger:
-        """Read a ``when:`` condition, whose names must be inputs of a contract."""
+        """Convert a ``when:`` condition, and add errors for names that are not inputs of a contract."""
         written: Any = {} if self.published else self.data
         for step in place:
             written = written.get(step) if isinstance(written, dict) else written[step]
@@ -321,8 +321,8 @@ class _Reading:
         return Trigger(alternatives(written), contract.mask, contract.group)
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
-        """Return the name of the law that the recipe checks: its ``invariant``, or else the contract's law. Return None
-        if it has expected values and no ``invariant``."""
+        """Return the law that decides the recipe: its ``invariant`` or else the contract's law. Return None if expected
+        values decide it."""
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
         if len(sides) == 1:
             other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"
@@ -353,7 +353,6 @@ _PUBLISHED_VALUES = ("constructed_scenario", "expected_unpatched", "expected_fix
 
 
 def _unknown_boundary(boundary: str, target: Target, contract: str | None) -> str:
-    """Return the message for an unknown boundary, with the nearest bound name."""
     paths = {path for item in target.bindings if contract in (None, item.contract) for path in item.paths}
     paths = paths or {path for item in target.bindings for path in item.paths}
     module, _, name = boundary.rpartition(".")

@@ -1,4 +1,4 @@
-"""Read a recipe's scenario: inputs, variants and defaults."""
+"""Convert a recipe's scenario to literals: inputs, variants and defaults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Variants = tuple[dict[str, dict[str, Any]], tuple[str, ...]]
 
 @dataclass
 class ScenarioReader:
-    """Reads scenarios of one contract.
+    """Converts scenarios of one contract to literals.
 
     :ivar packages: the target's packages; literals may name objects in them.
     :ivar place: the scenario's place in the document, where missing inputs are reported.
@@ -35,12 +35,12 @@ class ScenarioReader:
     literals: dict[Place, Any] = field(default_factory=dict)
 
     def native(self, written: Mapping[str, Any], variants: Mapping[str, Any]) -> Variants:
-        """Read the scenario of a recipe in Sentinel's format. Unknown inputs are errors."""
+        """Convert the scenario of a recipe in Sentinel's format. Unknown inputs are errors."""
         shared = self._named(written, self.place)
         return self._build(shared, {name: self._named(own or {}, ("variants", name)) for name, own in variants.items()})
 
     def published(self, written: Mapping[str, Any]) -> Variants:
-        """Read the scenario of a recipe in the published format.
+        """Convert the scenario of a recipe in the published format.
 
         ``baseline_X`` and ``outlier_X`` are the values of the input X in two variants. Unknown keys are ignored, with a
         warning.
@@ -84,8 +84,7 @@ class ScenarioReader:
             entries[name] = value, (*place, key)
 
     def _build(self, shared: Entries, variants: Mapping[str, Entries]) -> Variants:
-        """Return the literals of each variant, in the contract's order. A scenario without variants has one, named
-        ""."""
+        """Return the literals of each variant, in the contract's order. Without variants, the only name is ""."""
         built: dict[str, dict[str, Any]] = {}
         left = {item.name for item in self.contract.inputs} - shared.keys()
         somewhere = {name for own in variants.values() for name in own}

@@ -29,7 +29,7 @@ def schema() -> dict[str, Any]:
 
 
 def check_structure(findings: Findings) -> set[str]:
-    """Add an error to ``findings`` for each violation of the schema.
+    """Check a document against the schema of recipes, and add each error to ``findings``.
 
     :returns: the top-level keys that have an error. Later checks skip these keys.
     """
@@ -92,7 +92,6 @@ def _other(findings: Findings, place: Place, error: Any) -> None:
 
 
 def _name(place: Place) -> str:
-    """Return a place as text, such as ``pins[0].expect``."""
     text = ""
     for step in place:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)

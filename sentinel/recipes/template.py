@@ -1,4 +1,4 @@
-"""Create the commented template that ``sentinel recipe new`` writes."""
+"""Create the commented template of a recipe, for ``sentinel recipe new``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXAMPLES: dict[str, str] = {
 
 
 def template(bug_id: str, target: str, boundary: str = TODO, contract: Contract | None = None) -> str:
-    """Return a recipe with a comment for every key, and ``TODO`` for each value that the user must fill in."""
+    """Return a template of a recipe: a comment for every key, and ``TODO`` where the user must fill in a value."""
     if not BUG_ID.fullmatch(bug_id):
         raise SentinelError(
             f"{bug_id!r} is not a valid bug id: use letters, digits and . _ -, beginning with a letter or digit"
@@ -34,11 +34,11 @@ def template(bug_id: str, target: str, boundary: str = TODO, contract: Contract 
 # A recipe of Sentinel: one known bug, pinned. It is data only; 'sentinel recipe check FILE' lists the errors.
 # 'sentinel recipe schema' prints a JSON Schema for editors.
 recipe_version: 1
-bug_id: {_word(bug_id)}  # the file is called {bug_id}.yaml
+bug_id: {_quote_for_yaml(bug_id)}  # the file is called {bug_id}.yaml
 title: {TODO}  # the bug in one line
-target: {_word(target)}
-contract: {_word(name)}  # the definition; contract: call accepts any function or method
-boundary: {_word(boundary)}  # dotted path of the real function or method
+target: {_quote_for_yaml(target)}
+contract: {_quote_for_yaml(name)}  # the definition; contract: call accepts any function or method
+boundary: {_quote_for_yaml(boundary)}  # dotted path of the real function or method
 
 story: |
   {TODO}: what goes wrong, for a reader who has not seen the code.
@@ -81,8 +81,7 @@ watch: [git:main]  # decided only on request
 """
 
 
-def _word(text: str) -> str:
-    """Return a string as a YAML scalar, quoted if it could be read as something else."""
+def _quote_for_yaml(text: str) -> str:
     plain = text.replace("_", "a").replace(".", "a").replace("-", "a").isalnum() and text[0].isalpha()
     return text if plain and text.lower() not in ("null", "true", "false") else json.dumps(text)
 
@@ -94,14 +93,13 @@ def _inputs(contract: Contract | None) -> str:
     for item in contract.inputs:
         note = f"{item.meaning} ({describe_input(item)})"
         if item.default is REQUIRED:
-            lines.append(f"  {item.name}: {TODO}  # {note}, such as {_example(item)}")
+            lines.append(f"  {item.name}: {TODO}  # {note}, such as {_example_value(item)}")
         else:
             lines.append(f"  # {item.name}: {shown_default(item)}  # {note}")
     return "\n".join(" ".join(line.splitlines()) for line in lines).replace("\r", " ") + "\n"
 
 
-def _example(item: Input) -> str:
-    """Return an example value of an input: its simplest choice, or a tensor of its shape and dtype."""
+def _example_value(item: Input) -> str:
     if item.choices and item.choices[0] is not None:
         return json.dumps(item.choices[0], default=str)
     if item.kind != "tensor":
@@ -117,13 +115,13 @@ def _example(item: Input) -> str:
 
 
 def describe_input(item: Input) -> str:
-    """Return an input's kind, dtype and shape: ``tensor of float32 [batch, tokens]``."""
+    """Return kind, dtype and shape of an input as text, such as ``tensor of float32 [batch, tokens]``."""
     dtype = f" of {item.dtype}" if item.kind == "tensor" else ""
     return f"{item.kind}{dtype}{' [' + ', '.join(item.shape) + ']' if item.shape else ''}"
 
 
 def shown_default(item: Input) -> str:
-    """Return the default of an input as text."""
+    """Format the default of an input as JSON. Return a phrase if the default is computed."""
     value: Any = item.default
     return "derived from the others" if callable(value) else json.dumps(value, default=str)
 

@@ -1,4 +1,4 @@
-"""Determine whether a scenario triggers a recipe's bug (its ``when:``), without torch.
+"""Determine from a recipe's ``when:`` whether a scenario triggers the bug. This does not need torch.
 
 A trigger is a list of alternatives, of which one is enough. An alternative is ``{input: condition}``, and all its
 conditions must hold. Its key ``only`` lists the observation keys whose values the bug makes wrong; all other keys must
@@ -50,7 +50,7 @@ _BOUND = re.compile(r"(?:>=|<=|!=|>|<) \S+")
 
 @dataclass(frozen=True)
 class _Values:
-    """One input of a scenario, with the scenario's mask and group labels."""
+    """The values of one input in a scenario, with the scenario's mask and group labels."""
 
     array: _Array
     valid: _Array | None
@@ -59,7 +59,7 @@ class _Values:
 
     @property
     def masked(self) -> _Array:
-        """Return booleans that are True for elements of masked tokens, or of rows without a valid token."""
+        """Return booleans that are True for masked tokens and for all elements of rows without a valid token."""
         if self.valid is None or not self.array.shape:
             return np.zeros(self.array.shape, bool)
         if self.array.shape[: self.valid.ndim] == self.valid.shape:
@@ -70,7 +70,7 @@ class _Values:
         return np.zeros(self.array.shape, bool)
 
     def groups(self, counted: bool) -> Iterator[list[int]]:
-        """Yield the row indices of each group.
+        """Yield the rows of each group as indices.
 
         :param counted: True to leave out rows without a valid token.
         """
@@ -85,8 +85,7 @@ class _Values:
 
 
 def _constant_group(values: _Values) -> bool:
-    """Return True if, in some group with several rows, all scores are equal. A score is the sum of a row's valid
-    values."""
+    """Return True if some group has several rows and all have the same score, the sum of a row's valid values."""
     scores = np.where(values.masked, 0.0, values.array.astype(np.float64))
     scores = scores.reshape(len(scores), -1).sum(-1)
     return any(len(rows) > 1 and np.ptp(scores[rows]) == 0 for rows in values.groups(counted=True))
@@ -102,7 +101,7 @@ def _overflows(values: _Array) -> bool:
 
 
 def _exp_overflows(values: _Array, dtype: str) -> bool:
-    """Return True if the exponential of an element overflows: above 11 in float16, otherwise above 88.
+    """Return True if the exponential of an element overflows: above 11.09 in float16, otherwise above 88.7.
 
     The limit for float64 is that of float32, because frameworks compute float64 inputs in single precision too.
     """
@@ -110,7 +109,7 @@ def _exp_overflows(values: _Array, dtype: str) -> bool:
 
 
 def _votes(values: _Values) -> bool:
-    """Return True if some group has both a rejected row (one without a valid token) and an accepted row."""
+    """Return True if some group has both a rejected row (without a valid token) and an accepted row."""
     there = (values.array != 0).any(-1)
     return any(0 < there[rows].sum() < len(rows) for rows in values.groups(counted=False))
 
@@ -157,7 +156,7 @@ _OF_LABELS = ("a group of one", "one group", "unequal groups", "groups apart")
 
 @dataclass(frozen=True)
 class Explained:
-    """The violations in a scenario that a known bug explains.
+    """Which violations in a scenario a known bug explains.
 
     :ivar whole: True if the bug explains every violation. Otherwise it explains only violations of the keys in
         ``keys``.
@@ -169,7 +168,7 @@ class Explained:
 
 @dataclass(frozen=True)
 class Trigger:
-    """The scenarios that trigger a recipe's bug, as conditions on inputs.
+    """The condition under which a scenario triggers a recipe's bug.
 
     :ivar alternatives: the alternatives; empty if the recipe has no ``when:``. Only the recipe's own scenario is then
         known to trigger the bug.
@@ -181,7 +180,7 @@ class Trigger:
     group: str = ""
 
     def explain(self, contract: Contract, variants: Iterable[Inputs]) -> Explained:
-        """Return the violations in a scenario that the bug explains."""
+        """Return which violations in a scenario the bug can explain."""
         keys: set[str] = set()
         for alternative in self.alternatives:
             conditions = [(name, condition) for name, condition in alternative.items() if name != ONLY]
@@ -242,7 +241,7 @@ class Trigger:
 
 
 def alternatives(written: Any) -> tuple[Alternative, ...]:
-    """Read the alternatives of a ``when:`` condition that matches the schema."""
+    """Convert a ``when:`` condition, which matches the schema, to its alternatives."""
     if written is None:
         return ()
     if written == ALWAYS:
@@ -251,13 +250,13 @@ def alternatives(written: Any) -> tuple[Alternative, ...]:
 
 
 def also_broken_laws(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the laws in ``also_breaks``, whether or not an entry has a condition."""
+    """Return the laws that ``also_breaks`` names, with or without a condition."""
     entries = document.get("also_breaks") or ()
     return tuple(str(item.get("law") if isinstance(item, Mapping) else item) for item in entries)
 
 
 def unfit(item: Input | None, condition: Any) -> str:
-    """Return the reason why no value of an input can meet a condition; an empty string if some value can.
+    """Return why no value of an input can meet a condition, or an empty string if some value can.
 
     :param item: the input; None stands for :data:`ANY`.
     """

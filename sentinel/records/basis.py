@@ -1,4 +1,4 @@
-"""Compute digests of everything on which a verdict depends, except the target's code.
+"""Compute digests of everything except the target's code on which a verdict depends.
 
 A stored verdict is reused only if these digests have not changed. They are computed without a worker, so that a sweep
 without new commits does not import torch.
@@ -30,7 +30,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Basis:
-    """Digests of everything on which a recipe's verdicts depend, except the target's code.
+    """Digests of everything except the target's code on which a recipe's verdicts depend.
 
     :ivar recipe: the digest of those parts of the recipe that affect the verdict.
     :ivar adapter: the digest of the adapter.
@@ -49,7 +49,7 @@ class Basis:
 
 
 def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
-    """Return the basis of a recipe's verdicts in this environment.
+    """Compute the digests on which a recipe's verdicts depend in this environment.
 
     :raises SentinelError: if the interpreter of ``--sentinel-python`` cannot run.
     """
@@ -73,7 +73,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
 
 
 def deciding_digest(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
-    """Return a digest of the recipes, and of the laws, contracts and modules of Sentinel that affect verdicts."""
+    """Return one digest of everything in Sentinel that affects verdicts: recipes, laws, contracts and modules."""
     others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}
@@ -114,7 +114,7 @@ Surroundings = Callable[[str], str]
 
 
 def list_owners() -> dict[str, list[str]]:
-    """Map each top-level module to the distributions that contain its files.
+    """Return top-level module -> the distributions that contain its files.
 
     The source of this function also runs in other interpreters, so it uses only the standard library.
     """
@@ -139,7 +139,7 @@ print(json.dumps({**have, "python": ["python", platform.python_version()]}))
 
 
 def surroundings(python: str | None) -> Surroundings:
-    """Return a function that maps a top-level module to its distribution and version.
+    """Return a function that finds the distribution and version of a top-level module.
 
     :param python: the interpreter; None for the running one.
     """

@@ -1,4 +1,4 @@
-"""Find the first commit of a branch at which a recipe's verdict changes."""
+"""Find by bisection the first commit of a branch at which a recipe's verdict changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bisection:
 
 
 def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection:
-    """Find the first commit, along first parents, at which the verdict changes between ``good`` and ``bad``.
+    """Find the first commit between ``good`` and ``bad`` at which the verdict changes, along first parents.
 
     If ``bad`` is the older commit, the result is the commit that removed the bug.
 
@@ -60,7 +60,7 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection
 
 
 def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Commit, Commit, str | None]:
-    """Return the commits between which to search, the older first, and the verdict of the older one.
+    """Return the older and the newer commit between which to search, and the verdict of the older one.
 
     If neither commit is an ancestor of the other, the search starts at their merge base.
     """
@@ -81,7 +81,9 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
             )
     base = merge_base(mirror, good.sha, bad.sha)
     if base is None:
-        raise SentinelError(f"{good.sha[:9]} and {bad.sha[:9]} have no common history in this mirror")
+        raise SentinelError(
+            f"{good.sha[:9]} and {bad.sha[:9]} have no common history in this mirror; choose commits of one branch"
+        )
     # If one of the two commits is an ancestor of the other, the merge base is this ancestor.
     fork_point = commit(mirror, base)
     state = _state(decide(fork_point))

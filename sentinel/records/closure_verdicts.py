@@ -1,4 +1,4 @@
-"""Store one verdict for each closure (the file lookups of a probe), and find the stored verdict for a commit.
+"""Store one verdict per closure (the file lookups of a probe), and find the verdict for a commit.
 
     history/<target>/closures/<id>.json        the file lookups of a closure
     history/<target>/<BUG-ID>/<basis>.jsonl    one line per verdict, after a first line with the basis
@@ -39,7 +39,7 @@ TEMPORARY = frozenset({"ref", "timeout", "memory", "harness"})
 
 @dataclass(frozen=True)
 class ClosureVerdict:
-    """One stored verdict. It holds for every revision in which the files of the closure have the same content.
+    """A stored verdict. It applies to every revision in which the files of the closure have the same content.
 
     :ivar closure, answers: the key: the id of the closure, and the digest of the results of its lookups.
     :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`. Line numbers in a reason refer to
@@ -62,7 +62,7 @@ class ClosureVerdict:
 
     @classmethod
     def of(cls, decision: Decision, closure: Closure, answers: str, commit: str) -> ClosureVerdict:
-        """Convert a decision at a commit to its stored form."""
+        """Convert a decision at a commit to a stored verdict."""
         verdict, place = decision.verdict, decision.provenance
         where = {name: getattr(place, name) for name in ("boundary", "file", "line", "blob")} if place else {}
         return cls(closure.id, answers, verdict.name, verdict.kind, reason(decision), commit, **where)
@@ -73,7 +73,8 @@ class ClosureVerdict:
 
 
 class ClosureVerdicts:
-    """The stored verdicts of one recipe for one :class:`~sentinel.records.basis.Basis`. Not thread-safe."""
+    """The stored verdicts of one recipe that were measured with one :class:`~sentinel.records.basis.Basis`. Not
+    thread-safe."""
 
     def __init__(self, store: ClosureVerdictStore, target: str, bug_id: str, basis: Basis) -> None:
         self._store = store
@@ -111,7 +112,7 @@ class ClosureVerdicts:
         return None
 
     def add(self, entry: ClosureVerdict, closure: Closure) -> None:
-        """Store a verdict in memory and, unless its kind is :data:`TEMPORARY`, on disk.
+        """Store a verdict on disk, or only in memory if its kind is :data:`TEMPORARY`.
 
         :raises SentinelError: if the disk is full or not writable.
         """
@@ -128,7 +129,7 @@ class ClosureVerdicts:
 
 
 class ReleaseVerdicts:
-    """The stored verdicts of recipes in the PyPI releases of one target. They are stored by release, not by closure.
+    """The stored verdicts of recipes at the PyPI releases of one target. They are found by release, not by closure.
 
     :ivar of: maps each bug id to its stored verdicts.
     """
@@ -148,11 +149,11 @@ class ReleaseVerdicts:
         }
 
     def find(self, recipe: Recipe, ref: Ref) -> ClosureVerdict | None:
-        """Return the stored verdict of a recipe in a release, or None."""
+        """Return the stored verdict of a recipe at a release, or None."""
         return next((entry for entry in self.of[recipe.bug_id] if entry.answers == _digest(ref)), None)
 
     def add(self, decision: Decision) -> ClosureVerdict:
-        """Store the decision of a recipe in a release."""
+        """Store the decision about a recipe at a release."""
         entry = ClosureVerdict.of(decision, self._whole, _digest(decision.ref), str(decision.ref))
         self.of[decision.recipe.bug_id].add(entry, self._whole)
         return entry
@@ -163,7 +164,7 @@ def _digest(ref: Ref) -> str:
 
 
 class ClosureVerdictStore:
-    """The stored verdicts in one ``SENTINEL_HOME``."""
+    """The files of stored verdicts in one ``SENTINEL_HOME``."""
 
     def __init__(self, home: Home | None = None) -> None:
         self.home = home or Home.default()
@@ -187,7 +188,7 @@ class ClosureVerdictStore:
             self._closures[target, closure.id] = closure
 
     def append(self, file: Path, head: Mapping[str, Any], line: Mapping[str, Any]) -> None:
-        """Append a line to a file. A new file begins with the line ``head``."""
+        """Append a line to a file, after the line ``head`` if the file is new."""
         with writing(self.home.path):
             file.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.folder / ".lock"), open(file, "ab+") as stream:
@@ -203,7 +204,7 @@ class ClosureVerdictStore:
 
 
 def _remove_partial_line(stream: Any) -> int:
-    """Remove an incomplete last line, which a killed run may leave, and return the file's length in bytes."""
+    """Remove an incomplete last line, which a killed run left, and return the file's length in bytes."""
     end = at = stream.seek(0, os.SEEK_END)
     while at:
         begin = max(0, at - 4096)

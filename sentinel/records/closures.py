@@ -1,4 +1,4 @@
-"""Compare revisions by the files that a probe looked up (its closure), read from git trees without a checkout.
+"""Compare revisions by the files that a probe looked up (its closure). The files are read from git, without a checkout.
 
 :mod:`sentinel.worker.trace` defines the lookups, which the code calls questions. If all lookups of a probe have the
 same results in two revisions, the probe has the same result in both. Proof by induction: the first lookup does not
@@ -26,7 +26,7 @@ _CACHED = 100_000
 
 @dataclass(frozen=True)
 class Closure:
-    """The file lookups of a probe. Revisions in which all lookups have the same results get the same verdict.
+    """The file lookups of a probe. If all of them have the same results in two revisions, so has the probe.
 
     :ivar questions: the lookups, sorted, such as ``m:trl/trainer`` (a module), ``d:trl`` (a listed folder) and
         ``p:ray`` (a third-party module). See :mod:`sentinel.worker.trace`.
@@ -40,7 +40,7 @@ class Closure:
 
     @property
     def opaque(self) -> bool:
-        """Return True if the verdict may depend on any file. It then holds only for an identical tree."""
+        """Return True if the verdict may depend on any file, so that it applies only to an identical tree."""
         return EVERYTHING in self.questions
 
     @cached_property
@@ -50,7 +50,7 @@ class Closure:
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """Return each folder with the names that were looked up in it, or with None if the whole folder was listed."""
+        """Return folder -> names that were looked up in it, or None if the whole folder was listed."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]
@@ -75,7 +75,7 @@ class Closure:
 
 
 def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
-    """Return those lookups of a probe whose results can differ between revisions.
+    """Return the lookups of a probe whose results can differ between revisions.
 
     A checkout contains only the package roots, so a top-level module that was looked up outside them is third-party.
     Its lookup becomes a lookup in the environment, for example ``p:ray``.
@@ -99,7 +99,7 @@ def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) ->
 
 
 class Revision:
-    """The git trees of one revision, in which a closure's lookups are repeated."""
+    """The git trees of one revision, in which the lookups of a closure can be repeated."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Revision:
         self.roots = tuple((path, entry[1]) for path, entry in entries if entry is not None and entry[0] == TREE)
 
     def answers(self, closure: Closure) -> str:
-        """Return a digest of the results of a closure's lookups in this revision.
+        """Repeat a closure's lookups in this revision, and return a digest of their results.
 
         :raises MissingObjectError: if the mirror lacks a tree.
         """
@@ -134,7 +134,7 @@ class Revision:
         return digest
 
     def _lines(self, closure: Closure) -> list[str] | None:
-        """Return the results of the lookups; None if a symbolic link makes them depend on the whole tree."""
+        """Return the results of the lookups. Return None if a symbolic link makes them depend on the whole tree."""
         if closure.opaque:
             return None
         lines: list[str] = []
@@ -164,7 +164,8 @@ class Revision:
         return None if any(entry.startswith(LINK) for _, entry in entries) else json.dumps([path, entries])
 
     def _folder(self, path: str) -> str | None:
-        """Return the git tree of a folder: None if it does not exist, ``LINK`` if its path contains a symbolic link."""
+        """Return the git tree of a folder. Return None if there is none, and ``LINK`` if its path contains a symbolic
+        link."""
         if path not in self._folders:
             parent, _, name = path.rpartition("/")
             above = self._folder(parent)

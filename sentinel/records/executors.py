@@ -27,7 +27,7 @@ Roots = tuple[tuple[str, str], ...]
 
 
 class Executor:
-    """Runs probes of one target in parallel lanes.
+    """Runs the probes of one target in several lanes in parallel.
 
     Each lane has a working copy that moves from commit to commit. A lane is fastest if it gets neighbouring commits.
 
@@ -52,11 +52,11 @@ class Executor:
             self._hold = hold(self._own.with_suffix(".lock"))
 
     def submit(self, lane: int, commit: str, roots: Roots, recipes: Sequence[Recipe]) -> Future[list[Decision]]:
-        """Queue the probes of recipes at a commit in one lane, and return a future of the decisions."""
+        """Queue probes of recipes at a commit in a lane. Return a future of the decisions."""
         return self._pools[lane].submit(self._perform, lane, commit, roots, recipes)
 
     def close(self) -> None:
-        """Stop all probes and remove the working copies. It is safe to call this at any time."""
+        """Stop all probes and remove the working copies. This is safe at any time."""
         self._runner.close()
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -92,7 +92,7 @@ class Executor:
 
 
 def modules_of(target: Target, recipe: Recipe) -> tuple[str, ...]:
-    """Return the modules that are imported for a recipe's boundary, sorted."""
+    """Return, sorted, the modules to import for a recipe's boundary."""
     binding = target.binding(recipe.boundary, recipe.contract)
     paths = [*binding.paths, *(f"{name}." for name in binding.imports)] if binding else [recipe.boundary]
     return tuple(sorted({path.rpartition(".")[0] for path in paths}))

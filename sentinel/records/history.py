@@ -1,4 +1,5 @@
-"""Store and read histories. A history is the result of a sweep for one bug: one line of ``<folder>/<target>.jsonl``.
+"""Store and read histories. A history is the result of a sweep for one bug, and one line of
+``<folder>/<target>.jsonl``.
 
 The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for committed histories. A line contains runs
 (neighbouring revisions with the same verdict) and the releases by verdict. Changes of verdict and the periods with the
@@ -95,7 +96,7 @@ History = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Selection:
-    """The commits that a sweep examines.
+    """The choice of commits that a sweep examines.
 
     :ivar ref: the branch or commit, as the user wrote it.
     :ivar since, until: days or refs, as the user wrote them; empty for the whole history.
@@ -130,7 +131,7 @@ def history_of(
     entries: Mapping[str, ClosureVerdict],
     origin: Callable[[Commit, ClosureVerdict], Origin | None] = lambda commit, entry: None,
 ) -> dict[str, Any]:
-    """Return the history of one recipe as a JSON document.
+    """Convert the verdicts of one recipe at many commits to a history.
 
     :param entries: the verdict at each commit, including the commits of tags outside the branch.
     :param origin: returns the origin of the code at the first decided commit.
@@ -149,13 +150,12 @@ def history_of(
         "runs": runs,
         "origins": {sha: [found.lines, found.older] for sha, found in origins.items() if found is not None},
         "tags": [[tag.name, tag.commit.sha, tag.commit.date] for tag in released],
-        "releases": _by_outcome(released, entries),
+        "releases": _tags_by_outcome(released, entries),
     }
     return expand(_clean(line), recipe.target)
 
 
-def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> dict[str, list[str]]:
-    """Return the tag names of releases, grouped by verdict and kind."""
+def _tags_by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> dict[str, list[str]]:
     outcomes: dict[str, list[str]] = {}
     for tag in tags:
         outcomes.setdefault(" ".join(filter(None, entries[tag.commit.sha].outcome)), []).append(tag.name)
@@ -163,7 +163,7 @@ def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> d
 
 
 def _clean(value: Any) -> Any:
-    """Return data with control characters escaped and local paths removed. Commit subjects and tags are untrusted."""
+    """Escape control characters and remove local paths, because commit subjects and tags are untrusted."""
     if isinstance(value, Mapping):
         return {message(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -172,19 +172,21 @@ def _clean(value: Any) -> Any:
 
 
 def plain_commit(commit: Commit) -> dict[str, Any]:
-    """Return a commit as JSON data for a history."""
+    """Convert a commit to the JSON data that a history stores."""
     return {"sha": commit.sha, "date": commit.date, "subject": commit.subject, "pull": commit.pull}
 
 
 def state_of(verdict: str, kind: str) -> str | None:
-    """Return ``reproduced``, ``fixed``, ``changed``, ``absent`` (the version lacks the code), or None if undecided."""
+    """Return the state of the code: ``reproduced``, ``fixed``, ``changed``, ``absent`` (the version lacks it), or None
+    if undecided."""
     if verdict in ("reproduced", "fixed", "changed"):
         return verdict
     return "absent" if kind == "not-in-this-version" else None
 
 
 def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) -> list[dict[str, Any]]:
-    """Group consecutive commits with the same verdict. Undecided commits must also have the same reason."""
+    """Group consecutive commits with the same verdict. Commits without a conclusive verdict must also have the same
+    reason."""
     runs: list[dict[str, Any]] = []
     for commit in commits:
         entry, last = entries[commit.sha], runs[-1] if runs else None
@@ -200,7 +202,7 @@ def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) ->
 
 
 def _gist(reason: str) -> str:
-    """Return a reason without signatures and suggested names, which vary between commits."""
+    """Remove signatures and suggested names from a reason, because they vary between commits."""
     return re.split(r"[;(\[]", reason, maxsplit=1)[0]
 
 
@@ -213,7 +215,7 @@ _BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed",
 
 
 def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
-    """Return the changes of verdict along a branch.
+    """Return the commits of a branch at which the verdict changes.
 
     Each change has these keys:
 
@@ -252,7 +254,7 @@ def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) ->
 
 
 def lifetimes_of(changes: Sequence[History], runs: Sequence[History]) -> list[dict[str, Any]]:
-    """Return the periods in which the bug was present.
+    """Return the periods in which a bug was present.
 
     ``introduced`` and ``ended`` are changes (``ended`` is None if the bug is still present), ``last`` is the last
     revision with the bug, and ``days`` is the time between the author dates (0 if they go backwards).
@@ -283,7 +285,7 @@ def _moment(text: str) -> datetime:
 
 
 def expand(line: History, target: str) -> dict[str, Any]:
-    """Return the full history for a stored line, including changes and periods with the bug.
+    """Return the full history for a stored line, with changes and periods added.
 
     :raises SentinelError: if a date is invalid.
     """
@@ -326,7 +328,7 @@ def expand(line: History, target: str) -> dict[str, Any]:
 
 
 def fold(history: History) -> dict[str, Any]:
-    """Return the line to store for a history. It omits nulls, defaults and values that can be derived."""
+    """Convert a history to the line to store, without nulls, defaults and values that :func:`expand` derives."""
     runs = []
     for run in history["runs"]:
         first, last = (_without_defaults(run[end], _NO_COMMIT) for end in ("first", "last"))
@@ -355,7 +357,7 @@ def _without_defaults(value: Mapping[str, Any], defaults: Mapping[str, Any]) -> 
 
 
 def save(folder: Path, histories: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Write histories into a folder and return them. Each replaces the stored history of the same bug and source."""
+    """Write histories into a folder, and return them. Each replaces the stored history of the same bug and source."""
     fresh = list(histories)
     for target in sorted({history["target"] for history in fresh}):
         file = own(folder, PurePosixPath(f"{file_name(target)}.jsonl"))
@@ -389,7 +391,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 
 def load_all(folder: Path, target: str = "", on_error: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """Return the histories in a folder.
+    """Return all histories in a folder.
 
     :param target: return only histories of this target; empty for all targets.
     :param on_error: called with a message for each unreadable file, which is then skipped.
@@ -409,7 +411,7 @@ def load_all(folder: Path, target: str = "", on_error: Callable[[str], None] | N
 
 
 def require_all(folder: Path) -> list[dict[str, Any]]:
-    """Return the histories in a folder.
+    """Return all histories in a folder, of which there must be at least one.
 
     :raises NothingExamined: if the folder has no history.
     """
@@ -423,7 +425,7 @@ def require_all(folder: Path) -> list[dict[str, Any]]:
 
 
 def require_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
-    """Return the histories of a bug, the one with the most commits first.
+    """Return the histories of a bug. The history with the most commits is first.
 
     :raises NothingExamined: if the folder has no history of the bug.
     """

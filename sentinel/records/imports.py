@@ -1,4 +1,4 @@
-"""Read the imports of a revision's modules from their source, without running or compiling it.
+"""Find the imports of a revision's modules by reading their source, without running or compiling it.
 
 The process that runs the checkout's code reports a probe's lookups, so this code could forge the report. Imports that
 are read from the source do not depend on that process.
@@ -39,7 +39,7 @@ _NAME = re.compile(r"[\w.]+")
 
 @dataclass(frozen=True)
 class _Text:
-    """The imports of a source file.
+    """The imports that the text of a source file contains.
 
     :ivar names: dotted names of modules, or of names in modules. Relative names keep their leading dots.
     :ivar is_dynamic: True if the file may import further modules, because it imports a computed name or is too long to
@@ -51,7 +51,7 @@ class _Text:
 
 
 class Imports:
-    """Reads the imports of the files of one mirror, each file once."""
+    """Finds the imports of source files in one mirror. Each file is read once."""
 
     def __init__(self, trees: GitTrees, roots: Sequence[PackageRoot]) -> None:
         self._trees = trees
@@ -59,7 +59,7 @@ class Imports:
         self._texts: dict[str, _Text] = {}
 
     def questions(self, tree: str, modules: Iterable[str]) -> set[str]:
-        """Return the file lookups (:mod:`sentinel.worker.trace`) that importing these modules of a revision makes.
+        """Return the file lookups (:mod:`sentinel.worker.trace`) of importing these modules of a revision.
 
         :returns: the lookups; only :data:`~sentinel.worker.trace.EVERYTHING` if a module imports a computed name.
         :raises MissingObjectError: if the mirror lacks a tree.
@@ -80,7 +80,7 @@ class Imports:
         return questions
 
     def _walk(self, tree: str, name: str, questions: set[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yield (name, is_package, git blob) for each package and module along a dotted name.
+        """Yield (name, is_package, git blob) for each package and module of a dotted name.
 
         Add to ``questions`` the lookups that importing the name makes.
         """
@@ -132,7 +132,7 @@ def _names(text: str) -> Iterator[str]:
 
 
 def _absolute(name: str, module: str, is_package: bool) -> str:
-    """Return the absolute form of an imported name; empty if a relative import leaves the top-level package."""
+    """Resolve a relative import of a module. Return an empty string if it leaves the top-level package."""
     level = len(name) - len(name.lstrip("."))
     if not level:
         return name

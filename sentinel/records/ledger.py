@@ -1,4 +1,4 @@
-"""Run sweeps of one target on its git mirror, and store the verdicts."""
+"""Run sweeps of one target over the commits of its git mirror, and store the verdicts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Account:
 
 
 class Ledger:
-    """The mirror and the stored verdicts of one target.
+    """The git mirror and the stored verdicts of one target.
 
     :raises Unavailable: if the target has no mirror.
     """
@@ -64,7 +64,7 @@ class Ledger:
         self.surroundings = surroundings(self.options.python)
 
     def commit(self, name: str) -> Commit:
-        """Return the commit that a branch, tag or hash refers to.
+        """Return the commit of a branch, tag or hash.
 
         :raises SentinelError: if the name is not a valid git name.
         :raises Unavailable: if the mirror has no such commit.
@@ -75,7 +75,7 @@ class Ledger:
         )
 
     def select(self, selection: Selection) -> tuple[Selection, list[Commit], list[Tag]]:
-        """Resolve a selection, and return it with its commits in order and the release tags.
+        """Resolve a selection, and return it with its commits and release tags, the oldest first.
 
         :raises Unavailable: if a ref does not exist.
         :raises NothingExamined: if no commit is selected.
@@ -106,7 +106,7 @@ class Ledger:
         lanes: int | None = None,
         on_commit: OnCommit | None = None,
     ) -> Account:
-        """Compute the verdict of each recipe at each selected commit, save the histories and return them.
+        """Compute the verdict of each recipe at each selected commit. Save and return the histories.
 
         :param lanes: the number of probes that run at the same time; None for one per core.
         :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.records.sweep.Sweep.run` does.
@@ -127,14 +127,13 @@ class Ledger:
 
     @contextmanager
     def decider(self, recipes: Sequence[Recipe]) -> Iterator[Decide]:
-        """Provide a function that returns the verdicts at a commit. It starts workers only if a verdict is missing."""
+        """Provide a function that returns the verdicts at a commit. Workers start only if a verdict is not stored."""
         entries = self._entries(recipes)
         with self.trees() as trees, closing(self._executor(1)) as executor:
             sweep = Sweep(self.target, recipes, entries, trees, self.surroundings, self._lineage())
             yield lambda commit: sweep.decide(commit, executor)
 
     def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
-        """Return each recipe's stored verdicts for the current basis, by bug id."""
         on = {recipe.bug_id: basis(self.catalog, recipe, self.settings) for recipe in recipes}
         return {bug: ClosureVerdicts(self.entries, self.target.name, bug, of) for bug, of in on.items()}
 

@@ -1,4 +1,4 @@
-"""Compare the evidence of a run with a baseline, and find the commit that is responsible for each change."""
+"""Compare a run with a baseline, and find the commit that is responsible for each change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Change:
-    """A difference between a run and its baseline.
+    """A difference between the evidence of a run and that of its baseline.
 
     :ivar what: one of :data:`KINDS`.
     :ivar subject: the bug id, or ``<boundary>: <law>`` for a finding.
@@ -62,12 +62,12 @@ class Change:
         return {**asdict(self), "commits": [dict(commit) for commit in self.commits]}
 
     def order(self) -> tuple[int, int, str, str]:
-        """Return the sort key: by kind, then by severity with the most severe first."""
+        """Return a sort key: by kind, then the most severe first."""
         return KINDS.index(self.what), self.about.rank, self.target, self.subject
 
 
 def changes(run: Path, baseline: Path) -> list[Change]:
-    """Return the differences between a run and its baseline, sorted by :meth:`Change.order`.
+    """Return the differences between the evidence of a run and of its baseline, sorted by :meth:`Change.order`.
 
     :raises SentinelError: if a file is not evidence.
     """
@@ -121,7 +121,7 @@ def _commit(document: Document | None) -> str:
 def with_commits(
     several: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
-    """Yield the changes. If a bug appeared or disappeared, bisect to find the responsible commit and add it.
+    """Yield all changes. If a bug appeared or disappeared, bisect to find the responsible commit, and add the commit.
 
     :param ledger_of: returns the ledger of a target.
     """

@@ -1,4 +1,4 @@
-"""Determine whether the first commit of a history wrote the buggy code or moved it from another file.
+"""Determine whether the first commit of a history wrote the buggy code, or moved it from another file.
 
 Before the first commit that has a boundary, there is nothing to probe, but the boundary's code may have existed under
 another name. Therefore the lines of its definition are searched in all Python files of that commit and of its parent.
@@ -27,7 +27,7 @@ _OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a function's code at the first commit with a conclusive verdict.
+    """How much of a function's code is older than the first commit with a conclusive verdict.
 
     :ivar lines: the number of non-blank lines of the code.
     :ivar older: the number of these lines that the commit moved: the parent had them, and the commit removed them
@@ -39,7 +39,7 @@ class Origin:
 
 
 def origin(trees: GitTrees, entry: ClosureVerdict, tree: str, before: str) -> Origin | None:
-    """Return the origin of the definition that was probed; None if the definition cannot be found.
+    """Return the origin of the code that a probe called, or None if its definition cannot be found.
 
     :param entry: the verdict, which names the definition's file and line.
     :param tree: the git tree of the commit that was probed.
@@ -71,12 +71,13 @@ def _sources(trees: GitTrees, tree: str) -> Iterator[str]:
 
 
 def code_lines(source: bytes) -> list[bytes]:
-    """Return the non-blank lines of a source file, without indentation."""
+    """Return a source file's lines without indentation. Blank lines are left out."""
     return [line.strip() for line in source.splitlines() if line.strip()]
 
 
 def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """Yield every three consecutive lines that are distinctive enough for a search, with the index of the first."""
+    """Yield each run of three consecutive lines that is distinctive enough for a search, with the index of its first
+    line."""
     letters = [len(line.translate(None, _OTHER)) for line in lines]
     for n in range(len(lines) - _ROW + 1):
         if sum(letters[n : n + _ROW]) >= _LETTERS:
@@ -84,8 +85,8 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _end(source: bytes, line: int) -> int | None:
-    """Return the last line of the definition whose first line, including decorators, is ``line``; None if no definition
-    begins there."""
+    """Return the last line of the definition that begins, with its decorators, at ``line``. Return None if none begins
+    there."""
     try:
         tree = syntax_of(source)
     except SyntaxError:

@@ -1,4 +1,5 @@
-"""Compute the verdict of each recipe at many commits. Commits share one probe if it reads the same files in them."""
+"""Compute the verdict of each recipe at many commits. A probe runs only once for all commits in which its files are
+equal."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ class Sweep:
     def run(
         self, commits: Sequence[Commit], executor: Callable[[], Executor], on_commit: OnCommit | None = None
     ) -> Decided:
-        """Return the verdict of each recipe at each commit.
+        """Compute and return the verdict of each recipe at each commit.
 
         If an exception (including Ctrl-C) stops the sweep, all verdicts that it has measured are stored.
 
@@ -71,7 +72,7 @@ class Sweep:
         return self._done
 
     def decide(self, commit: Commit, executor: Executor) -> dict[str, ClosureVerdict]:
-        """Return the verdict of each recipe at one commit, by bug id."""
+        """Return the verdict of each recipe at one commit: bug id -> verdict."""
         revision, missing = self._missing(commit)
         if missing and revision is not None:
             for decision in executor.submit(0, commit.sha, revision.roots, missing).result():
@@ -79,7 +80,7 @@ class Sweep:
         return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
-        """Copy a commit's stored verdicts to the result. Return its revision and the recipes without a stored verdict.
+        """Copy a commit's stored verdicts to the result. Return the revision, and the recipes without a stored verdict.
 
         If the mirror lacks objects of the commit, store ``unavailable`` for all recipes, and return ``(None, [])``.
         """
@@ -129,8 +130,7 @@ class Sweep:
         executor: Executor,
         running: dict[Future[list[Decision]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit the next commit of a lane that needs a probe, and return the number of commits that were skipped
-        because they need none."""
+        """Submit a lane's next commit that needs a probe. Return the number of commits that were skipped before it."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)
@@ -150,7 +150,7 @@ class Sweep:
         self.probed += 1
 
     def _questions(self, decision: Decision, commit: Commit) -> Iterable[str] | None:
-        """Return the file lookups of a probe: those that the worker traced, and those of the imports in the source.
+        """Return the file lookups of a probe: the traced ones, and those of imports in the source.
 
         Return None if no lookups were traced, or if the commit is not on upstream's branch: its code may forge the
         report.
@@ -162,7 +162,8 @@ class Sweep:
 
 
 class _Lanes:
-    """Distributes commits over lanes in consecutive spans. An idle lane takes half of the longest remaining span."""
+    """Distributes commits over lanes in consecutive spans. A lane that has finished takes half of the longest remaining
+    span."""
 
     def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
         self._commits = commits

@@ -28,7 +28,7 @@ MARKS = (
 
 
 def timeline(record: History, width: int = 72) -> str:
-    """Return a timeline in which each column stands for the same number of commits. Every run has at least one
+    """Draw a history as a string in which each column stands for the same number of commits. Every run has at least one
     column."""
     total = record["commits"]
     width = min(width, total)
@@ -43,13 +43,13 @@ def timeline(record: History, width: int = 72) -> str:
 
 
 def pictures(records: Sequence[History], width: int = 24) -> dict[tuple[str, str], str]:
-    """Return a timeline of the branch for each target and bug, oldest commit first."""
+    """Return (target, bug) -> a timeline of the branch, the oldest commit first."""
     commits = [record for record in records if _kind_of(record) == "commits" and record["commits"] > 1]
     return {(record["target"], record["bug_id"]): f"|{timeline(record, width)}|" for record in commits}
 
 
 def story(record: History, width: int = 72) -> list[str]:
-    """Return the history of one bug as lines of text."""
+    """Describe the history of one bug in lines of text."""
     lines = [record["bug_id"]]
     if record["commits"] > 1:
         lines.append(f"  |{timeline(record, width)}|")
@@ -76,7 +76,7 @@ def story(record: History, width: int = 72) -> list[str]:
 
 
 def heading(record: History) -> str:
-    """Return the heading of a history."""
+    """Return the first line of a printed history: target, number of revisions, and where they are from."""
     source = record["source"]
     if source["kind"] == "pypi":
         return f"{record['target']}: {count(record['commits'], record)} of {source['ref']} on PyPI"
@@ -95,7 +95,7 @@ def releases(record: History) -> list[str]:
 
 
 def change_text(change: History) -> str:
-    """Return a change of verdict as text: ``introduced: 2025-03-01 0123456 "subject" (#12)``."""
+    """Describe a change of verdict: ``introduced: 2025-03-01 0123456 "subject" (#12)``."""
     text = f"{_CHANGE_TEXTS[change['what']]}: {commit_line(change['commit'])}"
     origin = change["origin"]
     if origin:
@@ -125,7 +125,7 @@ def span(names: Sequence[str]) -> str:
 
 
 def row(record: History) -> tuple[str, ...]:
-    """Return a bug's table row; see :data:`HEADINGS` for the columns."""
+    """Return the table row of a bug's history, with the columns :data:`HEADINGS`."""
     lifetimes = record["spells"]
     started = "; ".join(_date(lifetime["introduced"]) for lifetime in lifetimes)
     ended = "; ".join(_date(lifetime["ended"]) if lifetime["ended"] else "still present" for lifetime in lifetimes)
@@ -143,7 +143,7 @@ def row(record: History) -> tuple[str, ...]:
 
 
 def overview(records: Sequence[History]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the headings and one row per bug, with the tags and PyPI releases that have the bug."""
+    """Return the headings and rows of a table of all bugs, each with the releases that have it."""
     bugs: dict[tuple[str, str], dict[str, History]] = {}
     for record in sorted(records, key=lambda record: int(record["commits"])):
         bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record
@@ -162,7 +162,7 @@ def _kind_of(record: History) -> str:
 
 
 def counts(records: Sequence[History]) -> list[str]:
-    """Return sentences with totals over the histories of all bugs."""
+    """Return sentences that count changes and periods over the histories of all bugs."""
     of_git = [record for record in records if _kind_of(record) == "commits"]
     with_bug = [record for record in of_git if record["spells"]]
     lifetimes = [lifetime for record in with_bug for lifetime in record["spells"]]
@@ -186,7 +186,7 @@ def _middle(days: Sequence[int]) -> str:
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table."""
+    """Format headings and rows as a Markdown table."""
     lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
     for cells in rows:
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
@@ -203,7 +203,7 @@ def _date(change: History) -> str:
 
 
 def came_with_its_code(change: History) -> bool:
-    """Return True if the bug came with new code: less than half of the code's lines are older than the commit.
+    """Return True if the bug came with new code, of which less than half is older than the commit.
 
     Otherwise the commit may only have moved or renamed the code, and the bug may be older.
     """

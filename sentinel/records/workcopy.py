@@ -1,4 +1,4 @@
-"""Move a working copy from commit to commit, writing only the files that differ.
+"""Change a working copy from one commit to another by writing only the files that differ.
 
 Neighbouring commits differ in a few files, so a move takes a few milliseconds, whereas a whole checkout takes hundreds.
 A sweep needs only one copy per lane, whatever the number of commits. A working copy has the same layout and metadata as
@@ -36,7 +36,7 @@ from sentinel.targets.refs import Ref
 
 
 class WorkCopy:
-    """A working copy of a target that can move to another commit.
+    """A working copy of a target that can be changed to another commit.
 
     Not thread-safe. No process may run in the copy while it moves.
 
@@ -180,7 +180,7 @@ class WorkCopy:
             os.utime(place, (_time(blob), _time(blob)))
 
     def _relink(self) -> None:
-        """Create all symbolic links again. This comes last, because a link may lead to a file or to another link."""
+        """Create all symbolic links again, after all files, because a link may lead to a file or to another link."""
         for path in [path for path, omission in self._left_out.items() if omission.reason == _LEADS_OUT]:
             del self._left_out[path]
         for path in make_links(self._top, self._links):
@@ -191,7 +191,6 @@ _LEADS_OUT = "a symbolic link that leads out of the checkout"
 
 
 def _outermost(roots: Mapping[str, str]) -> dict[str, str]:
-    """Return the package roots that are not inside another root."""
     return {path: tree for path, tree in roots.items() if not any(path.startswith(f"{other}/") for other in roots)}
 
 

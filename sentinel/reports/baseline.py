@@ -1,4 +1,4 @@
-"""Compare new evidence with recorded evidence, and report whether the verdict is better, worse or only different.
+"""Compare new evidence with recorded evidence, and classify the change: newly broken, newly fixed, drifted.
 
 The verdict, the kind of reason and the observation are compared. Numbers may differ by a tolerance that depends on the
 dtype, because another CPU or torch version may sum in another order. Differences of the environment are reported
@@ -28,7 +28,7 @@ from sentinel.values.tolerance import Tolerance
 
 @dataclass(frozen=True)
 class Difference:
-    """An element that differs between two documents. ``within`` is True if the difference is within the tolerance."""
+    """An element that differs between two evidence documents; ``within`` is True if it is within the tolerance."""
 
     where: str
     recorded: str
@@ -45,7 +45,7 @@ class Difference:
 
 
 def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = BARE) -> Iterator[Difference]:
-    """Yield each element in which two values of evidence differ, including differences within the tolerance."""
+    """Yield a :class:`Difference` for each element of two values that differs, even within the tolerance."""
     if is_tensor(recorded) and is_tensor(now):
         for part in ("dtype", "shape"):
             if recorded[part] != now[part]:
@@ -77,9 +77,7 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
 
 
 def number(value: Any) -> float | None:
-    """Return a float of an evidence document, including NaN and infinity. Return None for integers, booleans and text,
-    which are compared exactly.
-    """
+    """Return a float of an evidence document, including NaN and infinity. Return None for any other value."""
     if isinstance(value, float):
         return value
     return float(value) if isinstance(value, str) and value in TAGGED else None
@@ -128,9 +126,8 @@ def is_unavailable_here(recorded: Recorded, now: Recorded) -> bool:
 
 
 def circumstances(recorded: Recorded, now: Recorded) -> list[str]:
-    """Return, as sentences, the differences that do not affect the verdict: environment, and versions of Sentinel,
-    recipe, adapter and code.
-    """
+    """Return, as sentences, the differences that do not affect the verdict: environment, code, and the versions of
+    Sentinel, recipe and adapter."""
     there, here = _circumstances(recorded), _circumstances(now)
     names = sorted(set(there) | set(here))
     return [
@@ -151,8 +148,8 @@ def _verdict_difference(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def direction(recorded: Recorded, now: Recorded) -> str:
-    """Return how the verdict changed: ``newly broken``, ``newly fixed``, ``newly inconclusive``, ``no longer
-    available``, or ``drifted`` if only the values or the code's interface changed."""
+    """Return how the verdict changed: ``newly broken``, ``newly fixed``, ``newly inconclusive`` or ``no longer
+    available``. If only values or the code's interface changed, return ``drifted``."""
     if recorded["verdict"] == now["verdict"] or now["verdict"] == "changed":
         return "drifted"
     if now["kind"] == "drift":
@@ -178,18 +175,16 @@ def _drift(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def _compare_keys(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
-    """Yield each observation key of the two documents, with the elements that differ."""
     there, here = flat(recorded["observation"]), flat(now["observation"])
     for key in sorted(set(there) | set(here)):
         if key not in here or key not in there:
             words = ("there", "absent") if key in there else ("absent", "there")
             yield key, [Difference(key, *words)]
         else:
-            yield key, list(compare(there[key], here[key], key, _tolerance(now, key)))
+            yield key, list(compare(there[key], here[key], key, _tolerance_of_key(now, key)))
 
 
-def _tolerance(now: Recorded, key: str) -> Tolerance:
-    """Return the tolerance for a key: the recipe's tolerance for this key, otherwise the recipe's general tolerance."""
+def _tolerance_of_key(now: Recorded, key: str) -> Tolerance:
     expectation = now["expectation"]
     chosen = expectation["tolerance"]
     for side in ("unpatched", "fixed"):
@@ -226,7 +221,7 @@ def _brief(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whether the values of one observation key agree.
+    """How the recorded and the new values of one observation key compare.
 
     :ivar outcome: ``identical``, ``within tolerance`` or ``different``.
     """
@@ -238,7 +233,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Verification:
-    """Recorded evidence compared with a new decision, key by key."""
+    """The comparison of recorded evidence with a new decision, key by key."""
 
     agreements: tuple[Agreement, ...]
     differences: tuple[str, ...]
@@ -285,7 +280,7 @@ def verify_report(recorded: Recorded, now: Recorded) -> Verification:
 
 @dataclass(frozen=True)
 class Update:
-    """The changes that an update made to a baseline.
+    """The changes that were made to a baseline by :func:`update`.
 
     :ivar changed: one line per written or removed entry, ``<place>: <change>``.
     :ivar kept: one line ``<place>: <verdict>; <reason>`` per recorded verdict that this machine cannot repeat, because
@@ -299,7 +294,7 @@ class Update:
 
 
 def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool = False) -> Update:
-    """Update a baseline from the last run in a report folder. The lines of unchanged entries are not modified.
+    """Write the verdicts of a folder's last run into a baseline. The lines of unchanged entries are not modified.
 
     If the baseline stores a target of the run as single files, these are converted to lines.
 
@@ -339,8 +334,7 @@ def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool =
 
 
 def _is_unreachable_here(recorded: Recorded, document: Document) -> bool:
-    """Return True if the new verdict is only unavailable because of this machine, and must not replace the recorded
-    one."""
+    """Return True if the recorded verdict must be kept, because only this machine makes the new verdict unavailable."""
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
     return recorded["verdict"] not in UNDECIDED or (document["kind"] == "ref" != recorded.get("kind"))

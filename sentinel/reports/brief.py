@@ -1,4 +1,4 @@
-"""Summarise one verdict: title, severity, place in the code, one wrong number, and the command that repeats it."""
+"""Summarise one verdict: title, severity, place in the code, one wrong number, and a command that repeats it."""
 
 from __future__ import annotations
 

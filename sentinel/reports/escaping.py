@@ -40,7 +40,7 @@ _WINDOWS = re.compile(r"(?<!\w)[A-Za-z]:\\(?:[^\s\"'<>|\\]+\\)*([^\s\"'<>|\\]+)"
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""Replace control characters, invisible characters and commands to a CI runner by escapes such as ``\x1b``.
+    r"""Replace control and invisible characters by escapes such as ``\x1b``. Also escape commands to CI runners.
 
     :param lines: keep line feeds and tabs.
     """
@@ -49,7 +49,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def visible_data(value: Any, *, lines: bool = False) -> Any:
-    """Apply :func:`visible` to every string in nested lists and mappings, including keys."""
+    """Apply :func:`visible` to every string in nested data, including keys of mappings."""
     if isinstance(value, Mapping):
         return {visible(key): visible_data(item, lines=lines) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -108,7 +108,7 @@ def message(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def passage(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """Make a text of several lines, such as a traceback, safe to print, and remove local paths from it."""
+    """Make a text of several lines safe to print, such as a traceback, and remove local paths."""
     return visible(portable(shorten(text), places).strip("\n"), lines=True)
 
 
@@ -131,9 +131,6 @@ def _replace(text: str, places: tuple[tuple[str, str], ...]) -> str:
 
 @lru_cache(maxsize=256)
 def _patterns(places: tuple[tuple[str, str], ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Return patterns that match local folders. Longer folders come first, so that a folder inside another one is
-    replaced before it.
-    """
     usable = {(place.rstrip("/\\"), name) for place, name in places if Path(place).is_absolute()}
     ordered = sorted((item for item in usable if len(item[0]) > 1), key=lambda item: (-len(item[0]), item))
     return tuple((re.compile(rf"(?<![\w/.-]){re.escape(place)}(?![\w.-])"), name) for place, name in ordered)

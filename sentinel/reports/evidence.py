@@ -75,7 +75,7 @@ def evidence(decision: Decision) -> Document:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """Return a document as ASCII JSON with sorted keys, one line per row of numbers, and a final line feed.
+    """Return a document as canonical JSON text: ASCII, sorted keys, one line per row of numbers.
 
     :raises ValueError: if a float is not finite; :func:`evidence` writes such floats as tagged strings.
     """
@@ -124,7 +124,7 @@ def validate(document: Any) -> None:
 
 
 def reason(decision: Decision) -> str:
-    """Return the reason of a decision's verdict, or otherwise of its failure, as text that is safe to print."""
+    """Return, safe to print, the reason of a decision's verdict or, if it has none, of its failure."""
     text = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
     return message(text, places_of(decision))
 
@@ -135,7 +135,7 @@ def ref_text(ref: Ref) -> str:
 
 
 def places_of(decision: Decision) -> Places:
-    """Return the local folders of a decision, each with the text that replaces it in reports."""
+    """Return the local folders that a decision's texts may contain, each with its replacement in reports."""
     places = [(str(decision.recipe.path.absolute().parent), "<recipes>")]
     if decision.checkout is not None:
         top = decision.checkout.path
@@ -209,7 +209,7 @@ def json_comparison(item: Comparison) -> Document:
 
 
 def _checks(decision: Decision) -> Document | None:
-    """Return the results of the checks that repeat a call. The result of a check that was not made is null."""
+    """Return what the checks of repeated calls found. A check that was not made is null."""
     measured = decision.measurement
     if measured is None:
         return None
@@ -228,7 +228,6 @@ def _failure(decision: Decision, places: Places) -> Document | None:
 
 
 def _json(value: Any, where: str) -> Any:
-    """Convert a value to JSON types. NaN and infinities become tagged strings."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, dict):
@@ -251,8 +250,8 @@ _LOUD = ("raised", "exception", "error")
 
 
 def with_behaviour(document: Document) -> Document:
-    """Add the fields of published reports to a document: ``status`` and, if the verdict is reproduced or fixed, the
-    observed and expected behaviour.
+    """Add the fields of published reports to a document: ``status``, and observed and expected behaviour if the verdict
+    is reproduced or fixed.
 
     The fields ``observed_*`` contain only observed values; ``expected_safe_behavior`` comes from the recipe or the law.
     """
@@ -291,13 +290,13 @@ def bare(value: Any) -> Any:
 
 
 def _observed(document: Document) -> dict[str, Any]:
-    """Return address -> observed value for the addresses that were compared, or for all if none was compared."""
+    """Return address -> observed value. If the verdict compared only some addresses, return only these."""
     compared = {item["key"]: bare(item["observed"]) for item in document["comparison"]}
     return compared or {key: bare(value) for key, value in flat(document["observation"]).items()}
 
 
 def flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Flatten an observation to one mapping: address (``baseline.loss``) -> value."""
+    """Return an observation as one mapping from address (``baseline.loss``) to value."""
     return {
         address(variant, key): value for variant, values in (observation or {}).items() for key, value in values.items()
     }
@@ -310,7 +309,6 @@ def _safe(document: Document) -> dict[str, Any]:
 
 
 def _minus(left: Any, right: Any) -> Any:
-    """Return ``left - right`` element by element; None if they cannot be subtracted."""
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         rows = [_minus(one, other) for one, other in zip(left, right, strict=True)]
         return None if any(row is None for row in rows) else rows

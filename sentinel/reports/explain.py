@@ -1,4 +1,4 @@
-"""Write the failure text of a pytest item: verdict, place in the code, values, and the command to repeat it."""
+"""Write the failure report of a pytest item: verdict, place in the code, values, and the command to repeat it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAD = 12
 
 
 def explain(decision: Decision, command: str = "") -> str:
-    """Return the failure text of a decision, as plain text without control characters."""
+    """Return the failure report of a decision as plain text without control characters."""
     places = places_of(decision)
     parts = [
         _headline(decision),
@@ -73,7 +73,8 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """Return the scenario that a search drew, as text; empty for a recipe, whose file contains the scenario."""
+    """Return the scenario as text if a search drew it. Return an empty string for a recipe, because its file has the
+    scenario."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
@@ -87,7 +88,6 @@ def scenario_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _literal(value: Any) -> str:
-    """Return an input's value in full, in the notation of recipes, so that a user can copy it."""
     if isinstance(value, Mapping) and set(value) == {"tensor", "dtype"}:
         return f"{_literal(value['tensor'])} {message(value['dtype'])}"
     return message(json.dumps(plain(value), default=repr))
@@ -102,7 +102,7 @@ def _table(decision: Decision) -> str:
 
 
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
-    """Return the table rows for a comparison: one row, or one row per differing element if the values are long."""
+    """Return the table rows of a comparison: one row or, for long values, one row per differing element."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
@@ -134,7 +134,7 @@ def _matches(item: Comparison) -> str:
 
 
 def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
-    """Return the cells of a row: the observed values, the value with the bug, and the value without the bug.
+    """Return table cells for the observed values, the value with the bug, and the value without the bug.
 
     The cell of an unknown value (``...``) is empty. If the values with and without the bug are equal, the cell for the
     value with the bug is ``as fixed``.
@@ -148,9 +148,8 @@ def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
 
 
 def distinct(*values: Any) -> list[str]:
-    """Return values as short strings, as :func:`show` does. If two different values would have the same string, start
-    the strings shortly before the first difference.
-    """
+    """Format values as short, different strings. If two values would look the same, each string starts just before the
+    first difference."""
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
         if cells[one] == cells[other] and texts[one] != texts[other]:
@@ -161,7 +160,7 @@ def distinct(*values: Any) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """Return a value as text for a table cell: in full if it is short, otherwise dtype, shape and first elements."""
+    """Format a value for a table cell: in full if it is short, otherwise as dtype, shape and first elements."""
     text = _text(value)
     if len(text) <= _LONGEST_VALUE:
         return text

@@ -19,7 +19,7 @@ Results = Iterable[tuple[Mapping[str, Any], str]]
 
 
 def workflow_commands(results: Results, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-    """Return one annotation (workflow command) per failed item, at most ten; empty outside of GitHub Actions.
+    """Return a GitHub annotation for each failed item, at most ten. Outside of GitHub Actions, return none.
 
     :param trees: target -> the checked working tree. If it is in the workspace, the annotation has a file and line.
     """
@@ -43,7 +43,7 @@ def _command(item: Any, document: Mapping[str, Any], trees: Mapping[str, Path], 
 def command(
     level: str, title: str, text: str, tree: Path | None, place: tuple[str, int, int], environ: Mapping[str, str]
 ) -> str:
-    """Return one workflow command.
+    """Format a GitHub annotation, a line ``::error …`` of output.
 
     :param place: file below the tree, first and last line. They are omitted if the tree is not in the workspace.
     """
@@ -57,7 +57,6 @@ def command(
 
 
 def _escaped(text: str, in_property: bool = False) -> str:
-    """Escape percent signs and line ends in a workflow command. In a property, also escape separators."""
     text = visible(text).replace("%", "%25")
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
 

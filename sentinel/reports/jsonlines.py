@@ -33,7 +33,7 @@ def sort_keys(value: Any) -> Any:
 
 
 def to_text(entries: Iterable[Mapping[str, Any]], first: Sequence[str], shared: Sequence[str] = ()) -> str:
-    """Convert entries to the text of a file of JSON lines.
+    """Convert entries to lines of JSON.
 
     :param first: the keys with which every line begins, in this order.
     :param shared: the keys whose values are stored once, at the top of the file.

@@ -49,7 +49,7 @@ _FIRST = ("bug_id", "law", "boundary_name", "contract_name", "subject", "refs", 
 
 
 class Recipes:
-    """Looks up recipes by target and bug id. The recipes of a target are read on first use."""
+    """Finds recipes by target and bug id. The recipes of a target are read on first use."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -70,7 +70,7 @@ class Recipes:
         return self._of[target]
 
     def digests(self, recipe: Recipe, law: str | None) -> Facts:
-        """Return the current digests of a recipe's binding and contract."""
+        """Return the current digests of the binding and contract of a recipe, or of a law's boundary."""
         key = (recipe.target, recipe.boundary, recipe.contract, law or "")
         if key not in self._digests:
             adapter = self.catalog.adapters[recipe.target]
@@ -134,7 +134,7 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
 
 
 def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
-    """Return the recipe of a document. If the recipe file has changed since, return the copy in the document."""
+    """Return the recipe of a document. If the recipe file has changed since, read the recipe from the document."""
     recipe = recipes.get(str(document["target"]), str(document["bug_id"]))
     if recipe is not None and recipe.digest == document["recipe"]["digest"]:
         return recipe
@@ -142,13 +142,13 @@ def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
 
 
 def _without_defaults(value: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Facts:
-    """Return a mapping without the entries that have their default: the value in ``usual``, or otherwise null."""
+    """Remove the entries that equal their default, which is ``usual[key]`` or null."""
     usual = usual or {}
     return {key: item for key, item in value.items() if not _same(item, usual.get(key))}
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return True if two values have the same JSON text; 0.0, 0 and false differ."""
+    """Compare as JSON, in which 0.0, 0 and false differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -156,12 +156,12 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | None, str]:
-    """Return the recipe that a baseline line refers to, or None and the reason why the line cannot be expanded."""
+    """Return the recipe of a baseline line and an empty string, or None and why the line cannot be expanded."""
     if "bug_id" not in facts:
         if facts["law"] not in recipes.catalog.laws:
             return None, f"the law {facts['law']} does not exist"
         try:
-            return _found(facts, target, recipes.catalog, facts.get("comparison", ())), ""
+            return _recipe_of_finding(facts, target, recipes.catalog, facts.get("comparison", ())), ""
         except SentinelError as error:
             return None, f"its scenario no longer fits the contract: {error}"
     recipe = recipes.get(target, facts["bug_id"])
@@ -173,8 +173,8 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
 
 
 def contradiction(document: Document, recipe: Recipe | None) -> str:
-    """Return why a recorded verdict does not follow from its own observation; empty if it does, or if it cannot be
-    checked.
+    """Return why a recorded verdict does not follow from its own observation. Return an empty string if it does, or if
+    this cannot be checked.
 
     :param recipe: the result of :func:`recipe_for`.
     """
@@ -193,7 +193,8 @@ def contradiction(document: Document, recipe: Recipe | None) -> str:
 
 
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
-    """Return why a recorded verdict must be measured again; empty if it is up to date. No framework code is run."""
+    """Return why a recorded verdict must be decided again, or an empty string if it is up to date. No framework code is
+    run."""
     recipe, why = recipe_for(facts, target, recipes)
     if recipe is None:
         return why
@@ -204,8 +205,7 @@ def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
     return f"its {' and '.join(changed)} changed" if changed else ""
 
 
-def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
-    """Make a recipe from the scenario of a law's finding."""
+def _recipe_of_finding(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
     law: Law = catalog.laws[facts["law"]]
     boundary, contract, checkout = facts["boundary_name"], facts["contract_name"], facts.get("checkout", {})
     document: dict[str, Any] = {}
@@ -231,7 +231,7 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
 
 
 def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Document:
-    """Expand a baseline line to the evidence document for the line's first ref.
+    """Return the full evidence document of a baseline line, for the line's first ref.
 
     :param recipe: the result of :func:`recipe_for`. If it is None, the document lacks title, scenario and expectations.
     """
@@ -273,9 +273,8 @@ def to_text(entries: Iterable[Facts]) -> str:
 
 
 def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
-    """Join entries of the same bug and commit that differ only in ref, date and versions. The joined entry has the
-    latest date and versions.
-    """
+    """Join entries of the same bug and commit that differ only in refs, dates and versions. The latest date and
+    versions are kept."""
     groups: dict[str, Facts] = {}
     for facts in entries:
         same = jsonlines.sort_keys({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})
@@ -303,14 +302,14 @@ def read(file: Path) -> list[Facts]:
             kind, _, name = ref.partition(":")
             found = line.get("checkout", {}).get("commit" if kind == "git" else "version")
             if Ref(kind, name).immutable and found not in (None, name):
-                raise SentinelError(f"its checkout is {found}, but its ref is {ref}")
+                raise SentinelError(f"the checkout is {found}, but the ref is {ref}; both must name the same code")
         return [{**line, "refs": {ref: expect}} for ref, expect in line["refs"].items()]
 
     return list(chain.from_iterable(jsonlines.read(file, _SHARED, by_ref)))
 
 
 def key_of(facts: Facts) -> str:
-    """Return the name, without suffix, of the evidence file that corresponds to an entry with one ref."""
+    """Return the evidence file's name, without suffix, for an entry with one ref."""
     (ref,) = facts["refs"]
     kind, _, name = ref.partition(":")
     return Ref(kind, name).key(facts.get("checkout", {}).get("tree") or "absent")

@@ -27,9 +27,8 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """Write a run as Markdown: a list of failures with the worst first, then a table of all items. Items that exceed
-    GitHub's size limit are only counted.
-    """
+    """Write a run as Markdown: the failures, the worst first, then a table of all items. Items beyond GitHub's size
+    limit are only counted."""
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0])
     rows = [item for item, _ in pairs]
     failed = [(item, brief(document)) for item, document in pairs if item.outcome == "failed"]
@@ -44,7 +43,7 @@ def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -
 
 
 def bug_list(items: Iterable[tuple[str, Brief]], room: int = LIMIT) -> str:
-    """Return a Markdown list of (line, summary of a bug) pairs. Bugs beyond ``room`` characters are only counted."""
+    """Return a Markdown list of bugs from (line, summary) pairs. Bugs beyond ``room`` characters are only counted."""
     text, missing = "", 0
     for line, about in items:
         grade = f" ({escaped(about.grade)})" if about.grade else ""
@@ -77,19 +76,17 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _code(text: str) -> str:
-    """Escape untrusted text for a table cell, and put it into ``<code>``, in which GitHub does not link mentions and
-    issue numbers.
-    """
+    """Put untrusted text into ``<code>``, where GitHub creates no links from mentions and issue numbers."""
     return f"<code>{escaped(text)}</code>" if text else ""
 
 
 def escaped(text: str) -> str:
-    """Escape untrusted text within a line: characters with a meaning in Markdown or HTML become entities."""
+    """Escape characters of an untrusted text that Markdown or HTML would interpret."""
     return unlinked(_ACTIVE.sub(lambda match: f"&#{ord(match[0])};", visible(text)))
 
 
 def unlinked(text: str) -> str:
-    """Change URLs so that GitHub does not turn them into links, which could mislead a reader."""
+    """Change URLs in an untrusted text so that GitHub does not turn them into links."""
     return _LINKED.sub(lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", text)
 
 

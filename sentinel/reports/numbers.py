@@ -13,7 +13,8 @@ Row = tuple[Any, ...]
 
 
 def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
-    """Return the wrong elements in evidence as rows (address, observed, right), and how many elements were compared."""
+    """Return the wrong elements in an evidence document as rows (address, observed, right), and the number of compared
+    elements."""
     rows: list[Row] = []
     count = 0
     for item in document["comparison"]:
@@ -43,7 +44,8 @@ def differing_elements(key: str, value: Any, right: Any, *others: Any) -> list[R
 
 
 def one_number(document: Mapping[str, Any]) -> str:
-    """Return one wrong number of evidence, and how many are wrong: ``loss[0,1]: 26.0, right 1.0; 3 of 18 differ``."""
+    """Return one wrong number of an evidence document, and how many are wrong: ``loss[0,1]: 26.0, right 1.0; 3 of 18
+    differ``."""
     rows, count = wrong(document)
     if not rows:
         return ""
@@ -53,7 +55,7 @@ def one_number(document: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return the nested list of a tensor or array in evidence, without its dtype; return other values unchanged."""
+    """Convert the record of a tensor or array in evidence to nested lists, without its dtype."""
     if isinstance(value, Mapping) and ("tensor" in value or "array" in value):
         return value.get("tensor", value.get("array"))
     return value

@@ -1,4 +1,4 @@
-"""Describe one item of a run as a table row, for the terminal, Markdown and HTML."""
+"""Convert one item of a run to a table row, for the terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
 def is_decided(document: Mapping[str, Any]) -> bool:
-    """Return True if the verdict of an evidence document is conclusive, or if the code does not exist in this version
-    and the pin expects that."""
+    """Return True if a verdict is conclusive, or if the pin expects that the code does not exist in this version."""
     expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
     return expected or document["verdict"] not in UNDECIDED
 
@@ -96,7 +95,6 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
 
 
 def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
-    """Return the reason of an inconclusive, unavailable or unexpected verdict; empty for other verdicts."""
     verdict, kind, expect = document["verdict"], document["kind"], document["expect"]
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
@@ -109,14 +107,14 @@ def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
 
 
 def headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the column headings of a table with bugs, laws or both."""
+    """Return the column headings for a table of bugs, of laws, or of both."""
     law, bug = any(item.law for item in rows), not all(item.law for item in rows)
     what = " or ".join(word for word, there in (("bug", bug or not rows), ("law", law)) if there)
     return tuple(what if heading == "bug" else heading for heading in HEADINGS)
 
 
 def summarise_laws(rows: Sequence[Row]) -> list[str]:
-    """Return one line per target that counts the laws that the summary omits."""
+    """Return one line per target: how many laws the summary omits."""
     lines = []
     for target in dict.fromkeys(item.target for item in rows if item.quiet):
         verdicts = [item.verdict for item in rows if item.quiet and item.target == target]
@@ -131,7 +129,7 @@ def summarise_laws(rows: Sequence[Row]) -> list[str]:
 
 
 def counts(rows: Iterable[Row]) -> str:
-    """Count the verdicts, as text: ``3 reproduced, 2 fixed``."""
+    """Count verdicts, as in ``3 reproduced, 2 fixed``."""
     verdicts = Counter(item.verdict for item in rows)
     return ", ".join(f"{verdicts[name]} {name}" for name in VERDICTS if verdicts[name]) or "no verdicts"
 

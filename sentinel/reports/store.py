@@ -1,9 +1,9 @@
-"""Read and write evidence on disk: single JSON files of a run, or the ``.jsonl`` files of a baseline.
+"""Read and write evidence on disk: the JSON files of a run, or the ``.jsonl`` files of a baseline.
 
 A run writes ``<report folder>/<target>/<BUG-ID>/<key>.json``, and ``<report folder>/run.json`` with the data that vary
 from run to run. A baseline has one file ``<folder>/<target>.jsonl`` per target, with one line per verdict (see
-:mod:`sentinel.reports.lines`). The *place* of a verdict is the relative path of the file that a run writes; a line of
-a baseline has the same place. :func:`recorded` reads both forms.
+:mod:`sentinel.reports.lines`). The *place* of a verdict is the relative path of the file that a run writes; a line of a
+baseline has the same place. :func:`recorded` reads both forms.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
 
 
 def file_name(text: str) -> str:
-    """Convert a string to a file name of ``[A-Za-z0-9._-]``. If characters are replaced or removed, a hash is appended,
-    so that different strings have different names."""
+    """Convert a string to a file name of the characters ``[A-Za-z0-9._-]``. If characters are replaced or removed, a
+    hash is appended, so that different strings have different names."""
     safe = _UNSAFE.sub("-", text).lstrip(".-")
     if safe == text and 0 < len(safe) <= _LONGEST_NAME:
         return safe
@@ -97,11 +97,11 @@ def write(report_dir: Path, decision: Decision, document: Document | None = None
 
 
 class DamagedEvidence(UserWarning):
-    """Warns that a damaged file of a report folder was overwritten."""
+    """Warns that a damaged file in a report folder was overwritten."""
 
 
 def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
-    """Write the text of a valid document to its path. Warn if it replaces damaged evidence.
+    """Write evidence to its path in the report folder. Warn if this replaces a damaged file.
 
     :raises SentinelError: if the existing file is not evidence, or the folder is not writable.
     """
@@ -135,7 +135,7 @@ def _is_damaged(raw: bytes, text: str) -> bool:
 
 
 def own(folder: Path, place: PurePosixPath) -> Path:
-    """Join a folder and a relative path, and reject symbolic links below the folder.
+    """Return ``folder / place``, and reject symbolic links below the folder.
 
     :raises SentinelError: if a part of the path is a symbolic link.
     """
@@ -147,7 +147,8 @@ def own(folder: Path, place: PurePosixPath) -> Path:
 
 
 def write_below(folder: Path, place: str, text: str, otherwise: str) -> Path:
-    """Write a file below a user's folder atomically. Raise SentinelError if the path contains a symbolic link."""
+    """Write a file atomically into a folder that the user named. Raise SentinelError if the path contains a symbolic
+    link."""
     file = own(folder, PurePosixPath(place))
     write_atomically(file, text, otherwise)
     return file
@@ -164,9 +165,7 @@ def prepare(report_dir: Path) -> None:
 
 
 def _make(report_dir: Path) -> None:
-    """Create a folder together with its ``.gitignore`` in one step, so that a killed run never leaves a folder without
-    a ``.gitignore``.
-    """
+    """Create a folder and its ``.gitignore`` in one step, so that a killed run never leaves only the folder."""
     if os.path.lexists(report_dir):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     part = report_dir.with_name(f".{report_dir.name}.new")  # all runs use one name, so that a leftover is reused
@@ -210,7 +209,7 @@ RESTORE = "restore it from git, or remove it and record it with `sentinel report
 
 
 def load(file: Path, advice: str = "") -> Document:
-    """Read and validate evidence.
+    """Read an evidence document from a file, and validate it.
 
     :param advice: the end of the error message.
     :raises SentinelError: if it is not valid evidence. The message begins with the file, and for invalid JSON with the
@@ -241,7 +240,7 @@ def _load(file: Path) -> Document:
 
 
 def parse(file: Path) -> Any:
-    """Return the data of a JSON file that may be damaged or hostile."""
+    """Return the data of a JSON file, which may be damaged or hostile."""
     try:
         return read_data(file)
     except SentinelError as error:
@@ -255,7 +254,7 @@ def recorded(
     advice: str = "",
     on_error: Callable[[str], None] | None = None,
 ) -> dict[PurePosixPath, Document]:
-    """Read the evidence in a folder: place -> document, sorted by place.
+    """Read the evidence in a folder, sorted by place: place -> document.
 
     :param recipes: the recipes for expanding the lines of a baseline. Without them, and for changed recipes, documents
         lack the title, scenario and expectations.
@@ -300,7 +299,8 @@ def line_files(directory: Path) -> list[Path]:
 
 
 def facts_in(file: Path, advice: str = "") -> Mapping[PurePosixPath, Facts]:
-    """Read a ``.jsonl`` file of a baseline: place -> facts. The result is cached, so callers must not modify it.
+    """Read the facts of each line of a baseline file: place -> facts. The result is cached, so callers must not modify
+    it.
 
     :raises SentinelError: if the file or a line is unreadable.
     """
@@ -352,7 +352,7 @@ def expand(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
 
 
 def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPath, Facts]:
-    """Read the recorded entries of a target from baseline lines or JSON files: place -> facts.
+    """Read the facts of all recorded verdicts of a target, from baseline lines or JSON files: place -> facts.
 
     :raises SentinelError: if evidence is damaged.
     """
@@ -364,12 +364,12 @@ def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPat
 
 
 def subject_of(place: PurePosixPath) -> str:
-    """Return the boundary in the place of a law's evidence; empty for a bug's evidence."""
+    """Return the boundary from the place of a law's evidence. Return an empty string for a bug's evidence."""
     return place.parts[2] if place.parts[1] == "laws" else ""
 
 
 def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Facts]) -> None:
-    """Write the recorded entries of a target as baseline lines, and remove the JSON files that they replace."""
+    """Write the recorded verdicts of a target as baseline lines, and remove the JSON files that they replace."""
     file = own(directory, PurePosixPath(f"{file_name(target)}.jsonl"))
     text = lines.to_text(facts[place] for place in sorted(facts))
     if _present(file) != text.encode():
@@ -386,7 +386,7 @@ def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Fa
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
-    """Return the recorded document at the place of a decision; None if there is none."""
+    """Return the recorded evidence with the same place as a decision, or None."""
     place = evidence_path(decision)
     file = directory / f"{place.parts[0]}.jsonl"
     if file.is_file():
@@ -397,7 +397,7 @@ def find(directory: Path, decision: Decision) -> Document | None:
 
 
 def require_sound(directory: Path, targets: Collection[str]) -> None:
-    """Raise SentinelError if a folder has damaged evidence of these targets (if none are given, of any target)."""
+    """Raise SentinelError if evidence of these targets is damaged. Without targets, check all evidence."""
     for target in targets or ("",):
         recorded(directory, under=PurePosixPath(file_name(target)) if target else _HERE, advice=RESTORE)
 
@@ -420,7 +420,9 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
 def decided(
     directory: Path, advice: str = "", recipes: Recipes | None = None
 ) -> dict[PurePosixPath, tuple[Document, str]]:
-    """Return the evidence of the last run in a folder: place -> (document, pytest's outcome).
+    """Return the evidence of a folder's last run: place -> (document, pytest's outcome).
+
+    A baseline has no run, so all of its evidence is returned, with empty outcomes.
 
     A baseline has no ``run.json``. For a baseline, return all evidence, with empty outcomes.
     """
@@ -441,7 +443,7 @@ def decided(
 
 
 def day_of(directory: Path) -> str:
-    """Return the date (ISO) on which a folder's last run began; today if the folder has no ``run.json``."""
+    """Return the ISO date on which a folder's last run began."""
     started = parse(directory / RUN).get("started", "") if (directory / RUN).is_file() else ""
     return str(started)[:10] or datetime.now(timezone.utc).date().isoformat()
 
@@ -456,8 +458,7 @@ def _present(file: Path) -> bytes | None:
 
 
 def _looks_like_evidence(raw: bytes) -> bool:
-    """Return True if Sentinel wrote the file, so that it may be replaced. The evidence in it may be invalid or of
-    another version."""
+    """Return True if Sentinel wrote the file, even if another version did or the evidence is invalid."""
     try:
         document = json_data(raw)
     except DocumentError:
@@ -474,7 +475,7 @@ def write_run(
     command: Sequence[str],
     undecided: Mapping[str, int] | None = None,
 ) -> Path:
-    """Write ``run.json`` with times, outcomes and the command line, which vary from run to run and are not part of
+    """Write ``run.json``: times, outcomes and the command line, which vary from run to run and do not belong in
     evidence.
 
     :param duration: seconds.

@@ -73,7 +73,7 @@ def summary(
 
 
 def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
-    """Return (target, ref) -> lines about the known bugs at this revision, as :func:`_state` writes them.
+    """Return lines about the known bugs at each revision: (target, ref) -> lines.
 
     The revisions of a target are sorted by the number of bugs whose state is known, with the largest number first. If a
     target has more than three revisions, only the first one is included.
@@ -97,7 +97,7 @@ def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[st
 
 
 def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return lines that count a revision's known bugs by verdict, and list the most severe present ones."""
+    """Return lines about one revision: its known bugs, counted by verdict, and the most severe present ones."""
     parts = [
         f"{words}: {count_bugs(grades.row(*_about(document)) for document in verdicts[verdict])}"
         for verdict, words in (("reproduced", "present"), ("fixed", "fixed"), ("unavailable", "not in this version"))
@@ -115,7 +115,6 @@ def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -
 
 
 def _graded(document: Mapping[str, Any], key: str) -> str:
-    """Return the id or title of a bug, followed by its severity and realism."""
     how = grades.grade(document["recipe"]["document"])
     return f"{document[key]} ({how})" if how else str(document[key])
 
@@ -125,14 +124,13 @@ def _about(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _is_listed(item: Row) -> bool:
-    """Return True if a line below the table already reports this item."""
     if item.outcome == "skipped":  # `outline` lists each cause
         return bool(item.cause) or item.verdict == "inconclusive"
     return item.is_failed_bug  # `_failed_bugs` lists it
 
 
 def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Sequence[str]) -> list[str]:
-    """Return lines about the known bugs that failed, by root cause, with the worst first and with their commands."""
+    """Return lines about the known bugs that failed, with commands to repeat them; the worst root cause is first."""
     failed = [
         (document, again or command(document))
         for (document, outcome), again in zip_longest(results, commands)
@@ -147,7 +145,7 @@ def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Seq
 
 
 def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
-    """Return the counts of verdicts as one line, followed by the causes of inconclusive and unavailable verdicts."""
+    """Return one line with the counts of verdicts, then one line per cause of inconclusive and unavailable verdicts."""
     rows = [row(document, outcome) for document, outcome in results]
     left = _undecided(rows)
     if not left:
@@ -156,12 +154,12 @@ def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
 
 
 def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int]:
-    """Count the inconclusive and unavailable verdicts: ``verdict: cause`` -> number."""
+    """Count the causes of inconclusive and unavailable verdicts: ``verdict: cause`` -> number."""
     return dict(Counter(map(cause_of, _undecided(row(document, outcome) for document, outcome in results))))
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
-    """Return the reasons of inconclusive and unavailable verdicts, without those that a pin expects.
+    """Return the reasons of inconclusive and unavailable verdicts that no pin expects.
 
     Laws that do not apply are left out too. Laws that could not be checked because the adapter does not fit the
     revision are included.
@@ -174,7 +172,8 @@ def _undecided(rows: Iterable[Row]) -> list[str]:
 
 
 def causes(reasons: Iterable[str]) -> list[str]:
-    """Return one line with a count for each cause, with the most frequent first, and a line that counts further causes.
+    """Return one line per cause, with its count, and the most frequent first. The last line counts the causes that are
+    left out.
 
     Reasons that differ only in a commit or a tree have the same cause. At most eight causes are listed.
     """
@@ -229,7 +228,6 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the column headings of the table. The outcome column has no heading, which saves space on a terminal."""
     return tuple("" if name == "outcome" else name for name in headings(rows))
 
 
@@ -238,7 +236,7 @@ def _plain(rows: Sequence[Row]) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]]) -> str:
-    """Format a table as text. Columns are padded to their widest cell; empty columns are left out."""
+    """Format rows as text in aligned columns. Columns without any value are left out."""
     columns = [column for column in zip(*table, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     lines = zip(*columns, strict=True)

@@ -1,6 +1,5 @@
-"""Define the pytest items that compare two revisions: one for each bound function that the change can affect, and one
-named ``text`` for changed code that no bound function runs.
-"""
+"""Define the pytest items that compare two revisions. Each bound function that the change can affect has one item. The
+item named ``text`` is about changed code that no bound function runs."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WorseError(Exception):
-    """Raised if a function's results are worse than at the base revision."""
+    """Raised if a function's results are worse at the head revision than at the base revision."""
 
     def __init__(self, result: BoundaryDiff) -> None:
         super().__init__(result.name)
@@ -31,7 +30,7 @@ _SHOWN = 6
 
 
 class Differences(pytest.Collector):
-    """Collects the items that compare one head with its base."""
+    """Collects the items that compare one head revision with its base revision."""
 
     items: list[pytest.Item]
 
@@ -125,7 +124,7 @@ def _names(boundary: str) -> tuple[str, str]:
 
 
 def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
-    """Yield the items of the comparisons that ``--sentinel-against`` requests."""
+    """Yield the items of all comparisons that ``--sentinel-against`` requests."""
     if run.questions.is_restricted:
         return
     try:
@@ -160,7 +159,7 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
 
 
 def note_planned(run: Run, items: Sequence[pytest.Item]) -> None:
-    """Record which boundaries will be compared. If the run ends before their turn, the report lists them."""
+    """Record which boundaries will be compared, because an interrupted run must report those without a result."""
     chosen = [item for item in items if isinstance(item, DifferenceItem)]
     for comparison in {id(item.comparison): item.comparison for item in chosen}.values():
         from sentinel.run.gate import planned_row

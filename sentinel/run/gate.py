@@ -44,8 +44,8 @@ _ENTRIES, _LINES = 6, 20
 
 
 def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any]:
-    """Return the result of comparing one boundary as a dictionary of JSON data. If ``result`` is None, return a row
-    about changed code that no boundary runs."""
+    """Return the result of comparing one boundary as JSON data. If ``result`` is None, the row is about changed code
+    that no boundary runs."""
     outcome, sentence = "same", ""
     changed: set[tuple[str, str]] = set()
     here: set[Key] = set()
@@ -81,7 +81,7 @@ def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any
 
 
 def planned_row(comparison: Comparison, names: Sequence[str]) -> Row:
-    """Return a row without a result that lists the boundaries to be compared."""
+    """Return a row that only lists the boundaries to be compared. It is used until the comparisons have results."""
     base, head = (name_revision(checkout) for checkout in comparison.checkouts.values())
     texts = {"target": comparison.target.name, "base": message(base), "head": message(head), "boundary": ""}
     nothing: dict[str, Any] = {
@@ -92,7 +92,7 @@ def planned_row(comparison: Comparison, names: Sequence[str]) -> Row:
 
 
 def _beyond(comparison: Comparison) -> list[str]:
-    """Return report lines about changes that no call of a boundary can examine, such as removed functions."""
+    """Return report lines about changes that no boundary can run, such as removed functions."""
     gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     effects = comparison.selection.effects
     lines = [f"removed, and not called any more: {join_names(gone)}"] if gone else []
@@ -117,7 +117,6 @@ def outcome_of(result: BoundaryDiff) -> str:
 
 
 def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Return the places of changed code: file, function, first and last line at the head."""
     places: dict[tuple[str, str], list[Any]] = {}
     for file, name, side, first, last, *_ in sorted(lines, key=lambda line: (line[2] != AFTER, not line[-1])):
         places.setdefault((file, name), [file, name, first, last, side == AFTER])
@@ -125,7 +124,7 @@ def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 
 def announce(row: Row) -> str:
-    """Return the line that is printed as soon as a boundary has a result; empty if nothing differs.
+    """Return the line to print when a boundary has a result, or an empty string if nothing differs.
 
     The line is also empty if the boundary's numbers agree and its scenarios did not run the changed lines: the final
     report lists all such boundaries on one line.
@@ -138,9 +137,9 @@ def announce(row: Row) -> str:
 
 
 def _examine(row: Row, rows: Sequence[Row], lines: Sequence[Line]) -> tuple[str, str]:
-    """Return the outcome and the sentence for a boundary whose numbers agree.
+    """Return outcome and sentence for a boundary whose numbers agree.
 
-    Both depend on which of the changed lines that it can run did run, here or at other boundaries.
+    The outcome is ``not examined`` unless the changed lines of the boundary ran, here or in calls of other boundaries.
     """
     changed = [line for line in lines if list(line[:2]) in row["changed"]]
     if not all(line[-1] for line in changed):
@@ -172,8 +171,7 @@ class Gate:
             yield key, sorted(rows, key=lambda row: OUTCOMES.index(row["outcome"]))
 
     def lines(self) -> Iterator[str]:
-        """Yield the report's lines: functions that are worse, then those with other outcomes, then changed lines that
-        did not run."""
+        """Yield the report's lines: worse functions, functions with other outcomes, changed lines that did not run."""
         for (target, base, head), rows in self._by_pair():
             yield f"{target}: {head} compared with {base}"
             for outcome in OUTCOMES[:-1]:
@@ -190,7 +188,7 @@ class Gate:
                 scope = "in every scenario that runs changed lines"
                 what = f"some values of {parts} are NaN or infinite at both revisions"
                 yield f"undecided: {join_names(names)}: {what}, {scope}"
-            waiting = _waiting(rows)
+            waiting = _boundaries_without_result(rows)
             if waiting:
                 yield f"not compared, because the run ended first: {join_names(waiting)}"
             if not waiting or any(row["lines"] for row in rows):
@@ -210,7 +208,7 @@ class Gate:
                     "patch": _coverage(rows),
                     "boundaries": [{key: row[key] for key in keys} for row in rows if row["boundary"]],
                     "beyond": [line for row in rows for line in row["beyond"]],
-                    "not_compared": _waiting(rows),
+                    "not_compared": _boundaries_without_result(rows),
                 }
                 for (target, base, head), rows in self._by_pair()
             ]
@@ -225,8 +223,8 @@ class Gate:
         return "\n".join(["## Sentinel", "", *items]) + "\n\n"
 
     def annotations(self, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-        """Return GitHub annotations for changed places: an error if results are worse, and a warning if they differ and
-        no oracle or law determines whether they are worse."""
+        """Return GitHub annotations for changed places. An annotation is an error if results are worse, and a warning
+        if they differ but no oracle or law decides whether they are worse."""
         made: dict[str, None] = {}
         for level, outcome in (("error", "worse"), ("warning", "other")):
             for row in (row for row in self._rows.values() if row["outcome"] == outcome):
@@ -273,7 +271,7 @@ def _sarif_result(row: Row) -> dict[str, Any]:
 
 
 def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the report lines of one outcome. Boundaries that differ because of the same changed lines share a line."""
+    """Yield the report lines of one outcome. Boundaries that were changed at the same places share a line."""
     shown: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = tuple(map(tuple, row["places"])) if outcome in ("worse", "other") else (row["sentence"],)
@@ -293,7 +291,7 @@ def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def cover(rows: Sequence[Row]) -> str:
-    """Return the patch coverage as text: the number of changed signal lines that ran, and the lines that did not."""
+    """Return the patch coverage as text: how many changed signal lines ran, and which did not."""
     found = _coverage(rows)
     count = found["changed"]
     if not count:
@@ -330,7 +328,6 @@ def _range(entry: Mapping[str, Any]) -> str:
     return ", ".join([f"{os.path.basename(entry['file'])}:{span} {entry['function']}", *texts])
 
 
-def _waiting(rows: Sequence[Row]) -> list[str]:
-    """Return the boundaries that have no result, because the run ended before their turn or did not select them."""
+def _boundaries_without_result(rows: Sequence[Row]) -> list[str]:
     names = dict.fromkeys(name for row in rows for name in row["names"])
     return [name for name in names if name not in {row["boundary"] for row in rows}]

@@ -35,11 +35,11 @@ _ANY_REF = (Ref("git", "main"),)
 
 
 class SentinelWarning(pytest.PytestWarning):
-    """A warning that a part of a recipe is ignored."""
+    """Warns that a part of a recipe is ignored."""
 
 
 class VerdictError(Exception):
-    """Raised if an item's verdict is not the expected one. The headline is the first line that pytest prints."""
+    """Raised if an item's verdict is not the expected one. pytest prints the headline as the first line."""
 
     def __init__(self, decision: Decision, headline: str) -> None:
         super().__init__(headline)
@@ -204,7 +204,7 @@ class RecipeFolder(pytest.Directory):
 
 
 class LawBoundary(pytest.Collector):
-    """Collects one item for each law of a boundary."""
+    """Collects one item for each law of one boundary."""
 
     run: Run
     jobs: Sequence[LawJob]
@@ -235,8 +235,7 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
 
 
 def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the items that pytest itself does not collect: those of the remaining selected recipes, then those of laws
-    and comparisons.
+    """Yield the items that pytest itself does not collect: remaining recipes, laws and comparisons.
 
     pytest does not collect a recipe if its folder is also an argument, or if it is in a virtual environment.
     """
@@ -278,7 +277,6 @@ def deselect_without_mirror(run: Run, items: list[pytest.Item]) -> None:
 
 
 def _law_jobs(run: Run) -> list[LawJob]:
-    """Return the laws that the options or pytest's arguments select."""
     jobs: list[LawJob] = []
     questions = run.questions
     for target in dict.fromkeys([*(i.target for i in questions.law_ids), *run.settings.targets]):

@@ -17,13 +17,13 @@ def expected_unavailable(decision: Decision) -> bool:
 
 
 def headline(decision: Decision) -> str:
-    """Return the heading of a failure: the bug, or the law and its boundary, and the ref."""
+    """Return the first line of a failure report: the bug id, or the boundary and its law, and the ref."""
     name = decision.recipe.bug_id or f"{decision.recipe.boundary}: {decision.law}"
     return f"{name} at {decision.ref.short}"
 
 
 def complaint(decision: Decision, baseline: Path | None = None, bases: Sequence[Decision] = ()) -> str | None:
-    """Return why an item fails, or None if it passes, is skipped or is an expected failure.
+    """Return why an item fails. Return None if it passes, is skipped or is an expected failure.
 
     :param baseline: recorded evidence, which replaces the pin's expectation.
     :param bases: decisions of the same recipe at each base revision. If all of them have the same verdict, this verdict

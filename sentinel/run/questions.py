@@ -48,7 +48,7 @@ class Questions:
     # -- pytest's arguments -------------------------------------------------------------------------------------------
 
     def read_arguments(self, options: Mapping[str, Any]) -> None:
-        """Read law ids from pytest's arguments, and replace ``recipes/…`` by the paths of bundled recipe files."""
+        """Read law ids from pytest's arguments, and replace ``recipes/…`` by paths of bundled recipe files."""
         config = self._config
         self.law_ids = [LawId(arg) for arg in config.args if arg.startswith("laws/") and not self._exists(arg)]
         config.args[:] = [
@@ -68,7 +68,7 @@ class Questions:
         self.invited = list(dict.fromkeys([*files, *(() if self.is_restricted else selected)]))
 
     def _require_refs(self) -> None:
-        """Check that the refs in pytest's item ids exist.
+        """Check the refs that pytest's arguments name, as in ``FILE.yaml::REF``.
 
         :raises SentinelError: if an item id names a ref that is not among its recipe's refs in this run.
         """
@@ -91,7 +91,7 @@ class Questions:
         return (self._config.invocation_params.dir / arg.partition("::")[0]).exists()
 
     def _bundled_id(self, arg: str) -> str:
-        """Return an argument with ``recipes/…`` replaced by the path of the bundled recipe; otherwise unchanged."""
+        """Replace ``recipes/…`` in a pytest argument by the path of the bundled recipe, if that exists."""
         path, separator, rest = arg.partition("::")
         if path.startswith("recipes/") and not (self._config.invocation_params.dir / path).exists():
             place = bundled("recipes") / path.removeprefix("recipes/")
@@ -102,7 +102,8 @@ class Questions:
         return arg
 
     def load_arguments(self) -> list[Recipe]:
-        """Return the recipes of this run before collection, including those that pytest's arguments name."""
+        """Load the recipes that pytest's arguments name, and return all recipes of this run. This is called before
+        collection."""
         recipes = list(self.recipes.values())
         for file in (Path(arg.partition("::")[0]) for arg in self._config.args):
             with suppress(SentinelError):  # collection of the file reports the error
@@ -113,7 +114,7 @@ class Questions:
     # -- recipes ------------------------------------------------------------------------------------------------------
 
     def load(self, path: Path) -> Recipe:
-        """Load a recipe file, and add the recipe to this run.
+        """Load a recipe file and return its recipe, which becomes a part of this run.
 
         :raises RecipeError: if another recipe of this run has the same bug id, because both would write the same
             evidence.

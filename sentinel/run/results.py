@@ -56,12 +56,12 @@ class Results:
         self._when = datetime.now(timezone.utc)
 
     def begin(self) -> None:
-        """Write a ``run.json`` without items, so that a killed run does not leave an earlier run's file."""
+        """Write a ``run.json`` without items, to replace the file of an earlier run in case this run is killed."""
         with suppress(SentinelError):  # `finish` reports the error
             self._write_run(())
 
     def record(self, decision: Decision) -> Path:
-        """Write the evidence of a decision and notify other plugins."""
+        """Write the evidence of a decision, and pass the decision to ``pytest_sentinel_decided``."""
         document = evidence(decision)
         place = write(self._settings.report_dir, decision, document)
         self._documents[place] = document
@@ -69,7 +69,7 @@ class Results:
         return place
 
     def compared(self, nodeid: str, row: dict[str, Any]) -> None:
-        """Add the result of comparing one boundary with the base."""
+        """Store the result of comparing one boundary with the base, and update ``gate.json``."""
         from sentinel.run.gate import Gate
 
         self.gate = self.gate or Gate()
@@ -79,11 +79,11 @@ class Results:
                 self._write_gate(self.gate)
 
     def count(self, nodeid: str, examined: bool) -> None:
-        """Record that an item finished, and whether its verdict is conclusive."""
+        """Record that an item finished. ``examined`` is True if its verdict is conclusive."""
         self._examined[nodeid] = examined or self._examined.get(nodeid, False)
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
-        """Add pytest's report of an item."""
+        """Store pytest's report of an item together with the path of the item's evidence."""
         outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
         self.items.append((evidence, outcome, report.duration, report.nodeid))
         self._fixes += [(evidence, str(where)) for name, where in report.user_properties if name == FIXES]
@@ -100,7 +100,7 @@ class Results:
         self._require_an_examination(session, exitstatus)
         documents = self.documents()
         if not self._config.pluginmanager.hasplugin("terminalreporter") and (self._examined or self._last_line):
-            lines = ["sentinel:", *(outline(documents) if documents else []), *self._fixed()]
+            lines = ["sentinel:", *(outline(documents) if documents else []), *self._describe_fixed_bugs()]
             lines.append(self._last_line.rstrip("\n"))
             print("\n".join(filter(None, lines)), file=sys.stderr)
         try:
@@ -120,14 +120,15 @@ class Results:
             self.could_not_write(session, error)
 
     def could_not_write(self, session: pytest.Session, error: SentinelError) -> None:
-        """Note an error for the summary, and make pytest exit with status 4. An exception would hide the verdicts."""
+        """Store an error for the summary, and make pytest exit with status 4. Raising the error would hide the
+        verdicts."""
         self._unwritten.append(str(error))
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
-        """Set pytest's exit status to 5 if items finished and no verdict is conclusive."""
+        """If items finished and none has a conclusive verdict, set pytest's exit status to 5."""
         if self.without_mirror and not self._examined:  # then pytest's exit status is already 5
-            self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._more())
+            self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._describe_missing_mirrors())
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
         reasons = [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
@@ -187,19 +188,17 @@ class Results:
             every=self._config.get_verbosity() > 0,
             commands=[self.command(nodeid) for _, _, _, nodeid in self.items],
         )
-        lines = [text.rstrip("\n"), *self._fixed(), *self._more()]
-        writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
+        lines = [text.rstrip("\n"), *self._describe_fixed_bugs(), *self._describe_missing_mirrors()]
+        writer.write("\n".join(lines) + "\n" + self._warn_about_sandbox() + self._last_line, flush=True)
 
-    def _more(self) -> list[str]:
-        """Return one line per missing mirror, with the number of revisions that could be checked with it."""
+    def _describe_missing_mirrors(self) -> list[str]:
         add = "can be decided after `sentinel mirror add"
         return [
             f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"
             for target, count in self.without_mirror.items()
         ]
 
-    def _fixed(self) -> list[str]:
-        """Return one line per known bug that the base has and the checked revision no longer has."""
+    def _describe_fixed_bugs(self) -> list[str]:
         about = [(self._documents[place], where) for place, where in self._fixes]
         return sorted(message(f"fixed: {each['bug_id']}, {where}: {each['title']}") for each, where in about)
 
@@ -217,8 +216,7 @@ class Results:
         )
         return shlex.join(["pytest", nodeid, *alone.words()])
 
-    def _weaker(self) -> str:
-        """Return a warning if the sandbox is only ``basic`` and the user did not choose this level; otherwise empty."""
+    def _warn_about_sandbox(self) -> str:
         levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
         if self._settings.sandbox or self._settings.device != "cpu" or "basic" not in levels:
             return ""
@@ -229,7 +227,7 @@ class Results:
 
 
 def other_owner_of_the_name() -> str | None:
-    """Return a warning if a distribution ``sentinel`` of a different project is also installed; otherwise None."""
+    """Return a warning if another project's distribution ``sentinel`` is also installed. Otherwise, return None."""
     try:
         other = distribution("sentinel")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Select a run's recipes, and raise an error for options that need a target if the user named none."""
+"""Select a run's recipes, and reject options that need a target if the user named none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """Return the recipes that options select, grouped by root cause, the most severe first.
+    """Return the recipes that the options select, grouped by root cause and with the most severe first.
 
     Recipes that are named by their paths are loaded at collection.
     """
@@ -59,7 +59,7 @@ def require_folders(settings: Settings) -> None:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Return why a folder, or the existing folder that will contain it, is not writable; empty if it is writable."""
+    """Return why a folder is not writable; empty if it is. A missing folder is writable if its nearest parent is."""
     place = folder
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -73,7 +73,7 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """Check that the run has recipes, laws or comparisons to which the given options apply.
+    """Check that the given options apply to some recipe, law or comparison of the run.
 
     :raises SentinelError: if it has none, or if a ref is given for a target that is not part of the run.
     """
@@ -104,7 +104,7 @@ def require_subject(
 
 
 class LawId:
-    """A pytest argument that selects laws: ``laws/TARGET/BOUNDARY``, optionally followed by ``::LAW[REF]``."""
+    """A pytest argument that selects laws, ``laws/TARGET/BOUNDARY`` or ``laws/TARGET/BOUNDARY::LAW[REF]``."""
 
     def __init__(self, text: str) -> None:
         match = _ID.fullmatch(text)
@@ -117,7 +117,7 @@ class LawId:
         self.law, self.ref = match["law"], match["ref"]
 
     def explain_nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
-        """Return the error message for an id that selects no item.
+        """Return the error message for a law id that selects no item.
 
         :param there: all laws of the target's boundaries, at any ref.
         :param refs: the refs of this run.

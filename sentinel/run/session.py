@@ -106,7 +106,7 @@ class Run:
         return run
 
     def require_given(self) -> None:
-        """Check before the run that the interpreters and refs that the user named are available.
+        """Check that the interpreters and refs that the user named are available.
 
         The pins of recipes are not checked, and may be unavailable. Torch is imported in the background meanwhile.
 
@@ -115,7 +115,7 @@ class Run:
         """
         settings = self.settings
         if self.is_worker or self.config.option.collectonly:
-            self._warm_up()
+            self._import_torch_early()
             return
         recipes = self.questions.load_arguments()
         named = [recipe.target for recipe in recipes] + [item.target for item in self.questions.law_ids]
@@ -126,7 +126,7 @@ class Run:
                     self._runner.require_python(target)
                 except SentinelError as error:
                     raise SentinelError(f"--sentinel-python={settings.python_of(target)}: {error}") from None
-        self._warm_up()
+        self._import_torch_early()
         for name, ref in settings.refs:
             self._require_ref(ref, [name] if name else targets, recipes)
         _ = self.pairs
@@ -144,13 +144,12 @@ class Run:
         if reasons:
             raise SentinelError(f"{ref} is not available: {'; '.join(causes(reasons))}")
 
-    def _warm_up(self) -> None:
-        """Start to import torch in the background, while refs are looked up and pytest collects."""
+    def _import_torch_early(self) -> None:
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
 
     def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
-        """Return the checkout whose code determines a target's bindings; None if it is not needed or not available."""
+        """Return the checkout from which the bindings of a target are read; None if none is needed or available."""
         return checkout_to_read(self._runner, self.catalog, target, ref)
 
     def comparisons(self) -> list[Comparison]:
@@ -184,7 +183,7 @@ class Run:
         return pairs
 
     def _base(self, name: str, head: Ref, base: Ref | None) -> Ref:
-        """Return the base ref of a comparison. If the mirror lacks it, return it as a ref of the head's own clone."""
+        """Return the base ref of a comparison, as a ref of the head's own clone if the mirror lacks it."""
         target = fork(self.catalog.targets[name], self.settings.url_of(name))
         if base is None:
             return find_base(target, head, MirrorStore())
@@ -199,7 +198,7 @@ class Run:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def plan(self, questions: Sequence[Job | LawJob]) -> None:
-        """Start to check these recipes and laws on all cores, before their items run.
+        """Start to check recipes and laws in the background, before their items run.
 
         Under xdist, each worker checks only the recipes and laws of its own items.
         """
@@ -217,7 +216,7 @@ class Run:
             self._runner.plan([*jobs, *(Job(job.recipe, ref) for job in jobs for ref in self._bases(job))])
 
     def decide(self, job: Job) -> Decision:
-        """Return the decision of a recipe at a ref, and store its verdict."""
+        """Return the decision of a recipe at a ref, and remember its verdict for :meth:`reported`."""
         decision = self._runner.decide(job)
         key = job.recipe.digest, job.ref
         self._verdicts[key] = decision.verdict.name
@@ -226,17 +225,18 @@ class Run:
         return decision
 
     def decide_bases(self, job: Job) -> list[Decision]:
-        """Return the decisions of a recipe at the base revisions of the job's ref."""
+        """Return a recipe's decisions at each base revision of ``job.ref``."""
         return [self._runner.decide(Job(job.recipe, ref)) for ref in self._bases(job)]
 
     def _bases(self, job: Job) -> Sequence[Ref]:
-        """Return the base refs of a job's ref; empty if a pin or a baseline already determines the expected verdict."""
+        """Return the base refs of a job's ref. Return none if a pin or a baseline determines the expected verdict."""
         alone = job.expect is not None or self.settings.baseline is not None
         pairs = [] if alone else self.pairs
         return [base for name, (base, head) in pairs if (name, head) == (job.recipe.target, job.ref)]
 
     def decide_law(self, job: LawJob) -> Decision:
-        """Return the decision of a law at a ref. If the law is broken, prefer a scenario that no known bug explains."""
+        """Return the decision of a law at a ref. If several scenarios break the law, prefer one that no known bug
+        explains."""
         start = time.monotonic()
         decision = self._survey.decide(job)
         if decision.verdict.name == "reproduced":
@@ -251,7 +251,7 @@ class Run:
         return replace(decision, seconds=self._law_seconds.setdefault(job.place, share))
 
     def excuse(self, job: LawJob) -> Excuse:
-        """Determine whether known bugs that are present at the same ref explain a broken law, and return the result."""
+        """Return whether known bugs that are present at the same ref explain a broken law, and which bugs."""
         if job not in self._excuses:
             self._excuses |= self._explain_boundary(job)
         return self._excuses[job]
@@ -275,13 +275,13 @@ class Run:
         return {each: excuse for each, (excuse, _) in explained.items()}
 
     def reported(self, bugs: Collection[str], ref: Ref) -> bool:
-        """Return True if items of this run have reported all of these bugs. Return False if the list is empty."""
+        """Return True if earlier items of this run have reported all of these bugs as present. Return False if the list
+        is empty."""
         recipes = self.questions.recipes.values()
         reported = {recipe.bug_id for recipe in recipes if (recipe.digest, ref) in self._reported}
         return bool(bugs) and reported.issuperset(bugs)
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
-        """Return a recipe's verdict at a ref. It is computed only once, even if the recipe explains many laws."""
         key = recipe.digest, ref
         if key not in self._verdicts:
             self.decide(self._planned.get(key) or Job(recipe, ref))
@@ -326,7 +326,7 @@ class Run:
             self.progress(line)
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
-        """Add pytest's report of an item, in the process that writes ``run.json``."""
+        """Store pytest's report of an item, in the process that writes ``run.json``."""
         if self.is_controller and not self.results.items:
             self.results.begin()
         self.results.collect(report, evidence)

@@ -1,4 +1,4 @@
-"""Find the functions that an adapter binds, in a git tree or a checkout. Files are only parsed; no code runs."""
+"""Find the functions that an adapter binds, in a git tree or a checkout, by parsing its files."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ _FAR = 8
 
 @dataclass(frozen=True)
 class Definition:
-    """A definition in a git tree or a checkout.
+    """A definition that was found in a git tree or a checkout.
 
     :ivar path: the dotted path under which it was looked up.
     """
@@ -150,7 +150,7 @@ class Sighting:
 
 
 class Trees(Protocol):
-    """A source of git trees, such as :class:`~sentinel.sources.gittrees.GitTrees`."""
+    """The interface through which git trees are read, such as :class:`~sentinel.sources.gittrees.GitTrees`."""
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None: ...
     def folder(self, tree: str) -> Folder: ...
@@ -174,7 +174,7 @@ class Definitions:
         self._below = lru_cache(maxsize=None)(self._files_below)
 
     def has(self, tree: str, required: str) -> bool:
-        """Return True if a tree has a module, attribute, field or parameter that a binding needs."""
+        """Return True if a tree has what a binding needs: a module, attribute, field or parameter."""
         path, _, parameter = required.removesuffix(")").partition("(")
         if self.file(tree, path) is not None:
             return True
@@ -182,7 +182,7 @@ class Definitions:
         return definition is not None and (not parameter or parameter in definition.name.parameters)
 
     def find(self, tree: str, path: str, far: int = _FAR) -> Definition | None:
-        """Return the definition at a dotted path, following imports and base classes; None if there is none."""
+        """Return the definition at a dotted path, or None. Imports and base classes are followed."""
         module, place = self.module_of(tree, path)
         if place is None:
             return None
@@ -191,8 +191,8 @@ class Definitions:
         return definition and Definition(path, definition.file, definition.blob, definition.name)
 
     def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
-        """Return the longest prefix of a dotted path that is a module, and its file as ``(path, blob)``; ``("", None)``
-        if there is none."""
+        """Split off the longest prefix of a dotted path that is a module. Return it and its file as ``(path, blob)``,
+        or ``("", None)`` if no prefix is a module."""
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:end])
@@ -235,7 +235,7 @@ class Definitions:
         return next(filter(None, bases), None)
 
     def file(self, tree: str, module: str) -> tuple[str, str] | None:
-        """Return the path and blob hash of the source file of a module; None if there is none."""
+        """Return the path and blob hash of a module's source file, or None."""
         package, *rest = module.split(".")
         if package not in self._roots:
             return None
@@ -270,7 +270,7 @@ class Definitions:
 
 
 class CheckoutTrees:
-    """The files of a checkout, with the interface of a git tree.
+    """The files of a checkout, with the interface of a git tree (:class:`Trees`).
 
     A checkout is a single tree, so :meth:`at` ignores ``tree``, and :meth:`folder` takes a path.
     """
@@ -304,14 +304,14 @@ class CheckoutTrees:
 
 
 def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
-    """Look up the function of a binding in a tree, under its current and its former names."""
+    """Look up the function of a binding in a tree, under its current name and then under its former names."""
     definition = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
     return Sighting(definition, *_missing_names(definitions, tree, binding))
 
 
 def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """Return the first entry of ``requires`` and the first of ``imports`` that the tree does not have; empty strings if
-    none is missing."""
+    """Return the first entry of ``requires``, and the first of ``imports``, that the tree lacks; empty strings if it
+    has all."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))

@@ -43,7 +43,7 @@ EXPLAINED = "known bugs affect every output that the law compares"
 
 @dataclass(frozen=True)
 class Drawn:
-    """A drawn scenario, and the random bytes from which each law chooses its variants.
+    """A drawn scenario, with random bytes from which each law chooses its variants.
 
     All laws read the same bytes, so shrinking for one law is independent of the other laws' choices.
     """
@@ -53,7 +53,7 @@ class Drawn:
     choices: bytes
 
     def variants(self, law: Law) -> Mapping[str, Inputs] | str:
-        """Return the variants that a law compares, or the reason why the law does not apply."""
+        """Return the variants of the scenario that a law compares, or why the law does not apply to it."""
         if law.vary is None:
             return {"": self.inputs}
         try:
@@ -176,7 +176,7 @@ class Example:
 
 
 def example(subject: Subject, recipe: Recipe) -> Example:
-    """Convert the scenario of a recipe to the form in which this boundary's search tries scenarios.
+    """Convert a recipe's scenario to an :class:`Example` for the search of one boundary.
 
     Inputs in the recipe keep their values, even if the adapter fixes other values. Every other input gets the value
     that the adapter fixes or derives, or else the first of its choices.
@@ -197,7 +197,7 @@ def example(subject: Subject, recipe: Recipe) -> Example:
 
 
 def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
-    """Return the scenarios of those recipes that are about this boundary."""
+    """Return the scenarios of the recipes that are about this boundary."""
     return [
         example(subject, recipe)
         for recipe in recipes
@@ -206,7 +206,7 @@ def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
 
 
 class _BrokenError(Exception):
-    """Raised in a Hypothesis test if the example fails."""
+    """Raised in a Hypothesis test if the drawn scenario fails."""
 
 
 class _StopRound(BaseException):
@@ -305,7 +305,7 @@ class BoundarySearch:
             self.subject = narrower or self.subject
 
     def begin(self, examples: Sequence[Example], recorded: Sequence[Plan] = ()) -> None:
-        """Try scenarios that are known to break laws. Call this before :meth:`run`.
+        """Try scenarios that are known to break laws. Call this before :meth:`run`, which draws others.
 
         Their violations are confirmed, not shrunk.
 
@@ -326,7 +326,7 @@ class BoundarySearch:
         self._try_scenarios([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
     def without_rejected(self, subject: Subject) -> Subject | None:
-        """Return the subject without the optional inputs that the boundary rejected; None if it rejected none."""
+        """Remove the optional inputs that the boundary rejected from ``subject``. Return None if it rejected none."""
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
@@ -338,7 +338,7 @@ class BoundarySearch:
             subject, recorded = self.without_rejected(subject), ()
 
     def replay(self, plans: Sequence[Plan]) -> bool:
-        """Try the failing scenarios of an earlier run. Return True if at least one still breaks its law.
+        """Try the failing scenarios of an earlier run. Return True if one of them still breaks its law.
 
         Scenarios that are not valid for the adapter any more are skipped.
         """
@@ -349,8 +349,7 @@ class BoundarySearch:
 
     @property
     def deadlocks(self) -> str:
-        """Return the message of a call that deadlocked; empty if none did. It has the collective calls of the simulated
-        ranks."""
+        """Return the error message of a call that deadlocked, which lists the ranks' collective calls; or ""."""
         for outcome in self.outcomes.values():
             for why in outcome.refused:
                 if outcome.kinds[why] == "deadlock":
@@ -359,7 +358,7 @@ class BoundarySearch:
 
     @property
     def undecided(self) -> str:
-        """Return why no law has a result for this boundary; empty if a law judged a scenario or has a finding."""
+        """Return why no law has a result for this boundary. Return an empty string if a law judged a scenario."""
         outcomes = self.outcomes.values()
         if any(outcome.judged or outcome.findings for outcome in outcomes):
             return ""
@@ -373,7 +372,7 @@ class BoundarySearch:
         return "no scenario could be drawn"
 
     def _try_scenarios(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
-        """Try scenarios, and confirm one violation for each law and symptom. Return True if at least one was confirmed.
+        """Try scenarios, and confirm one violation per law and symptom. Return True if any was confirmed.
 
         If a violation is not confirmed, the next scenario with the same symptom is tried.
         """
@@ -403,7 +402,7 @@ class BoundarySearch:
     def _add_recipes(
         self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
     ) -> Finding:
-        """Add to a finding the names of all recipes whose scenarios have the same failure."""
+        """Add the names of all recipes whose scenarios fail in the same way to ``finding.examples``."""
         names = list(finding.examples)
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
@@ -420,7 +419,6 @@ class BoundarySearch:
         return trials
 
     def _plans(self, inputs: Inputs, laws: Collection[Law], choices: Iterable[bytes] = EXAMPLE_CHOICES) -> list[Plan]:
-        """Return the plans of these laws for a scenario: one for each law and each choice, without duplicates."""
         plans: list[Plan] = []
         encoded: set[tuple[Law, bytes]] = set()
         for data in choices if laws else ():
@@ -440,7 +438,7 @@ class BoundarySearch:
     def _try_round(
         self, skip: int, count: int, tick: Callable[[], None], enough: Callable[[], bool]
     ) -> tuple[int, dict[tuple[Law, str], tuple[int, Finding]]]:
-        """Try the scenarios of this round from index ``skip`` to ``skip + count``.
+        """Try the scenarios with indices ``skip`` to ``skip + count`` of this round.
 
         :return: the number of scenarios that were tried, and the first violation of each law and symptom: (law,
             symptom) -> the violation's place in the round, and an unconfirmed finding.
@@ -459,7 +457,8 @@ class BoundarySearch:
         return tried, first
 
     def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
-        """Yield, for each scenario, its variants by law, and the trials of the laws that apply.
+        """Call the boundary with scenarios. Yield each scenario's variants by law, and the trials of the laws that
+        apply.
 
         Calls are sent to the session in batches, because sending takes longer than calling. The first scenario is sent
         alone, to detect inputs that the boundary does not accept.
@@ -482,7 +481,7 @@ class BoundarySearch:
                     del trials[: len(several)]
 
     def _vary(self, drawn: Drawn, law: Law) -> Mapping[str, Inputs] | str:
-        """Return the variants that a law compares, or the reason why it does not judge the scenario.
+        """Return the variants that a law compares, or why it does not judge the scenario.
 
         If ``left_out`` rejects the variants of the drawn choices, the variants of other choices are tried.
         """
@@ -508,7 +507,7 @@ class BoundarySearch:
         return _without(self.subject, self._unknown)
 
     def _reuse_scenarios(self, law: Law, symptom: str) -> bool:
-        """Try the shrunk scenarios of other laws. Return True if one of them also breaks this law with this symptom.
+        """Try the shrunk scenarios of other laws. Return True if one also breaks this law with this symptom.
 
         One bug often breaks several laws, and shrinking it once is enough.
         """
@@ -525,7 +524,7 @@ class BoundarySearch:
         return False
 
     def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
-        """Search for the smallest part of a recorded scenario that breaks a law with the same symptom."""
+        """Search for the smallest part of a recorded scenario that breaks the law with the same symptom."""
         self._shrink(law, symptom, 0, inputs)
 
     def _shrink(self, law: Law, symptom: str, place: int, whole: Inputs | None = None) -> None:
@@ -596,7 +595,7 @@ class BoundarySearch:
                 self._unknown.add(trial.unknown_input)
                 unknown = self.subject.contract.input(trial.unknown_input)
                 outcome.unknown += unknown is not None and unknown.default is None
-            elif not self._compares(law, trial):
+            elif not self._compares_unexcused_key(law, trial):
                 outcome.not_judged[EXPLAINED] += 1
             else:
                 outcome.judged += 1
@@ -612,10 +611,9 @@ class BoundarySearch:
                     suspects.append(Finding(self.subject, law, trial, same))
         return suspects
 
-    def _compares(self, law: Law, trial: Trial) -> bool:
-        """Return True if the law compares at least one key that known bugs do not excuse."""
+    def _compares_unexcused_key(self, law: Law, trial: Trial) -> bool:
         excused, case = self._excused(law, trial.variants), trial.case
-        if not excused or case is None or any(_plain_key(item) not in excused for item in trial.violations):
+        if not excused or case is None or any(_key_without_variant(item) not in excused for item in trial.violations):
             return True
         try:
             law.violations(case.without(excused))
@@ -632,7 +630,7 @@ class BoundarySearch:
                 (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _new_violations(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """Return the violations with a new symptom of this law that are not due to a dialect, a known bug or rounding.
+        """Return violations with a new symptom that no dialect, known bug or rounding explains.
 
         :param besides: further symptoms that do not count as new.
         """
@@ -644,12 +642,12 @@ class BoundarySearch:
         return counting
 
     def genuine_violations(self, law: Law, trial: Trial) -> list[Violation]:
-        """Return the violations that are not due to a declared dialect, a known bug or rounding."""
+        """Return the violations that no declared dialect, known bug or rounding explains."""
         unintended = self.unintended(law, trial)
         return [] if self._is_rounding(law, trial, unintended) else unintended
 
     def unintended(self, law: Law, trial: Trial) -> list[Violation]:
-        """Return the violations that are not due to a declared dialect or a known bug."""
+        """Return the violations that no declared dialect or known bug explains."""
         if not trial.violations:
             return []
         scenario = next(iter(trial.variants.values()))
@@ -659,12 +657,11 @@ class BoundarySearch:
             item
             for item in trial.violations
             if not any(dialect.symptom in ("", item.symptom) for dialect in dialects)
-            and _plain_key(item) not in excused
+            and _key_without_variant(item) not in excused
         ]
 
     def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Return True if all violations have the symptom ``value`` and the law holds in float64. An overflow has
-        another symptom."""
+        """Return True if the violations vanish in float64 and none is an overflow (a symptom other than ``value``)."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
         wide = widen(self.subject.contract, trial.variants)
@@ -674,7 +671,7 @@ class BoundarySearch:
         return again.case is not None and not again.violations
 
     def _confirm(self, suspects: Sequence[Finding], replayed: bool = False) -> bool:
-        """Repeat unconfirmed findings in a new process. Return True if at least one is confirmed.
+        """Repeat unconfirmed findings in a new process. Return True if any is confirmed.
 
         Each symptom that occurs again is recorded as a finding of its law.
         """
@@ -727,7 +724,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Return the first ``count`` scenarios of a round, drawn from a hash. This is faster than Hypothesis."""
+    """Return the first ``count`` scenarios of a round, drawn from a hash. Hypothesis is slower."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):
@@ -783,7 +780,7 @@ _AROUND = 3
 
 
 def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs]) -> list[Inputs]:
-    """Return copies of scenarios with the options and arguments of a setting.
+    """Return copies of scenarios in which options and arguments have the values of a setting.
 
     If the setting has a size or dtype, return the same number of new scenarios with this size and dtype instead.
 
@@ -798,7 +795,7 @@ def turn(subject: Subject, seed: int, way: Setting, scenarios: Sequence[Inputs])
 
 
 def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Inputs:
-    """Draw a scenario with values that the code under test suggests. Return ``{}`` if none can be drawn."""
+    """Draw a scenario with values that the code under test suggests, or return ``{}`` if none can be drawn."""
     for attempt in range(4):
         data = hashlib.shake_256(f"{seed} {subject.name} {name} {attempt}".encode()).digest(_CHOICES)
         with contextlib.suppress(DoesNotApply):
@@ -807,7 +804,7 @@ def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Input
 
 
 def _can_show(contract: Contract, inputs: Inputs) -> bool:
-    """Return True if an option may have an effect on the results of a scenario.
+    """Return True if changing an option can change the results of a scenario.
 
     A single row, or a row whose mask is all zeros, may hide the effect.
     """
@@ -840,17 +837,16 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return the input with nothing to draw, so that calls omit it; unchanged if its default is not None."""
+    """If an input's default is None, return it with nothing to draw, so that calls omit it."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 
-def _plain_key(violation: Violation) -> str:
-    """Return the observation key of a violation, without the name of the variant."""
+def _key_without_variant(violation: Violation) -> str:
     return violation.key.rpartition(".")[2]
 
 
 def _size(variants: Mapping[str, Inputs]) -> int:
-    """Return the size of a scenario with all its variants: the bytes of its tensors, plus 1 for each other input."""
+    """Return the bytes of all tensors, plus 1 for each other input."""
     return sum(
         len(value.data) if isinstance(value, Tensor) else 1 for inputs in variants.values() for value in inputs.values()
     )

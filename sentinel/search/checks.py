@@ -32,7 +32,7 @@ class Omission:
 def subjects(
     catalog: Catalog, target: str, boundaries: Sequence[str] = (), checkout: Checkout | None = None
 ) -> tuple[list[Subject], list[Omission]]:
-    """Return the boundaries of a target with the laws to check, and the boundaries and laws that are left out.
+    """Return the boundaries of a target with the laws to check, and what is left out and why.
 
     :param boundaries: globs for dotted paths or for their last part; empty for all boundaries.
     :param checkout: if given, add the functions that this checkout registers, and drop dialects that do not apply to
@@ -80,7 +80,6 @@ def subjects(
 
 
 def _with_own_dialects(target: Target, checkout: Checkout) -> tuple[Binding, ...]:
-    """Return the bindings, each with only the dialects that apply to a checkout. The checkout's code is only read."""
     if not any(dialect.since or dialect.until for binding in target.bindings for dialect in binding.dialects):
         return target.bindings
     code = Definitions(CheckoutTrees(checkout), target.roots)
@@ -117,7 +116,8 @@ _LARGEST = 1 << 20
 
 
 def registered(target: Target, checkout: Checkout) -> list[Binding]:
-    """Return bindings for functions that a checkout registers and that the adapter does not bind.
+    """Return bindings for functions that a checkout registers, for example by a decorator, and that the adapter does
+    not bind.
 
     The files are only read, not imported. If such a name turns out not to be a function, calling it reports ``drift``.
     """
@@ -135,12 +135,12 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
 
 
 def _family_laws(laws: Iterable[Law]) -> list[Law]:
-    """Return the laws that every registered function must satisfy, regardless of what it computes."""
+    """Return the laws that hold for every registered function, whatever it computes."""
     return [law for law in laws if not (law.needs_oracle or law.twin or law.by_algorithm)]
 
 
 def _with_required(contract: Contract, whole: Contract, member: Binding) -> Contract:
-    """Return the contract, with values to draw for the inputs that a registered function requires.
+    """Give the contract values to draw for the inputs that a registered function requires.
 
     Required parameters that are not inputs of the contract are left out, so that calls of the function raise.
 
@@ -160,7 +160,7 @@ def _with_required(contract: Contract, whole: Contract, member: Binding) -> Cont
 
 
 def _registrations(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str, tuple[str, ...]]]:
-    """Yield each registered function as its registry, its dotted path and its required parameters."""
+    """Yield (registry, dotted path, required parameters) for each registered function."""
     patterns = {registry: _registration_pattern(registry) for registry in target.registries}
     for root in checkout.roots:
         folder = checkout.path / root
@@ -181,7 +181,7 @@ def _registrations(target: Target, checkout: Checkout) -> Iterator[tuple[Registr
 
 
 def _required_parameters(text: str) -> tuple[str, ...]:
-    """Return the parameters of a signature that have no default. Add those with the default None as ``name?``.
+    """Return the parameters of a signature without default, and as ``name?`` those whose default is None.
 
     :param text: the source after the opening parenthesis.
     """
@@ -203,7 +203,7 @@ def _names(registry: Registry) -> list[str]:
 
 
 def _registration_pattern(registry: Registry) -> re.Pattern[str]:
-    """Return a regular expression that finds the functions of a registry in source text.
+    """Return a regular expression that finds registered functions in source text.
 
     It has two alternatives. The first is a call of the registry's decorator, then at most twenty other lines, then the
     function's ``def``. The second is a line that adds a function to the registry's table under a key.

@@ -1,4 +1,4 @@
-"""Report which functions with training signal are bound, and which of their lines run when laws are checked."""
+"""Determine which signal functions are bound, and which of their lines run while laws are checked."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def count_states(functions: Sequence[Function]) -> dict[State, int]:
 def coverage(
     target: Target, trees: Trees, tree: str = "", parsed: dict[tuple[str, str], Source] | None = None
 ) -> Coverage:
-    """Return the coverage of a target at one tree.
+    """Return which signal functions of a tree are bound.
 
     :param parsed: file and blob -> its parsed source; shared between trees because most files stay the same.
     :raises SentinelError: if a file takes too much time or memory to parse.
@@ -69,7 +69,7 @@ def coverage(
 
 
 def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:
-    """Return the coverage for some files of a tree."""
+    """Return the coverage of those functions that are defined in the given files of a tree."""
     bound: dict[tuple[str, tuple[int, int]], list[str]] = defaultdict(list)
     paths = {}
     for binding in target.bindings:
@@ -162,7 +162,7 @@ def lines(
     bound: Iterable[Subject],
     roots: tuple[PackageRoot, ...],
 ) -> list[Lines]:
-    """Search for broken laws of bound functions, and return the lines and branches that ran during the search.
+    """Search for broken laws of bound functions, and return which lines and branches ran.
 
     Afterwards, set options that no scenario sets, to find out under which options the remaining lines run. The result
     has all bound functions, and other signal functions that ran. Lines with a ``raise`` statement are not counted.

@@ -1,4 +1,4 @@
-"""Determine the decisions about laws from the results of a search."""
+"""Derive the decision about each law from the results of a search."""
 
 from __future__ import annotations
 
@@ -61,12 +61,11 @@ def of_outcome(
         but = f" except for a declared dialect, in {searched}: {reasons}"
         verdict = Verdict("fixed", f"the law holds{but if dialects else f' in {searched}: {law.statement}'}")
     else:
-        trial, verdict = None, _not_judged(outcome, searched, answered)
+        trial, verdict = None, _verdict_without_judgement(outcome, searched, answered)
     return _decision(open_target, subject, law, verdict, trial, violations)
 
 
-def _not_judged(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
-    """Return the verdict of a law that could not judge any scenario."""
+def _verdict_without_judgement(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
     kinds: Counter[Kind | Literal[""]] = Counter()
     for why, count in outcome.refused.items():
         kinds[outcome.kinds[why]] += count
@@ -90,7 +89,7 @@ def _not_judged(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
 def of_undecidable(
     open_target: OpenTarget, subject: Subject, law: Law, error: Undecidable, lack: Absence | None
 ) -> Decision:
-    """Return the decision about a law whose boundary cannot be called at this ref.
+    """Return the decision about a law of a boundary that cannot be called at this ref.
 
     :param lack: the name that the adapter uses and that the checkout's source does not define; None if there is none.
     """
@@ -105,7 +104,7 @@ def of_undecidable(
 
 
 def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
-    """Return the decision about a law at a ref that this machine does not have."""
+    """Return the decision about a law at a ref that is not available on this machine."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
     return Decision(
         recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter, subject=subject.name
@@ -118,8 +117,7 @@ CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Return the dialects whose violation never occurred, although at least ``chances`` scenarios were in their
-    scope."""
+    """Return the dialects whose violation never occurred in at least ``chances`` scenarios to which they apply."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)

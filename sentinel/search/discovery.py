@@ -105,7 +105,7 @@ class Discovery:
 
     @property
     def stale(self) -> list[tuple[Subject, Dialect]]:
-        """Return the dialects whose violation never occurred although enough scenarios were in their scope."""
+        """Return the dialects whose violation never occurred in enough scenarios to which they apply."""
         return [
             (search.subject, dialect)
             for search in self.searches
@@ -114,7 +114,7 @@ class Discovery:
         ]
 
     def run(self, examples: int | None = None, seconds: float | None = None) -> None:
-        """Search until ``examples`` scenarios were tried, ``seconds`` have passed or the user interrupts."""
+        """Search until the given number of scenarios or seconds is reached, or until the user interrupts."""
         began = time.monotonic()
 
         def over() -> bool:
@@ -141,7 +141,7 @@ class Discovery:
         self.not_searched.append(Omission(search.subject.boundary, "", reason))
 
     def _search_once(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
-        """Search one boundary with at most ``count`` scenarios. Return False if its search has ended for good."""
+        """Search one boundary with at most ``count`` scenarios. Return False if it need not be searched again."""
         before = search.tried
 
         def tick() -> None:
@@ -230,7 +230,7 @@ def _one_cause(law_session: LawSession, one: Finding, other: Finding) -> bool:
 
 
 def _also_breaks(law_session: LawSession, law: Law, finding: Finding) -> bool:
-    """Return True if the finding's scenario also breaks ``law`` in the same way."""
+    """Return True if ``law`` is also broken by the finding's scenario, with the same symptom."""
     subject, inputs = finding.subject, next(iter(finding.trial.variants.values()))
     for choices in EXAMPLE_CHOICES:
         variants = Drawn(subject, inputs, choices).variants(law)
@@ -260,8 +260,8 @@ def match_known_bugs(
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
 ) -> Iterator[Finding]:
-    """Yield each finding with the recipes that explain it. Then yield further findings on scenarios that do not trigger
-    the known bugs.
+    """Yield each finding with the recipes that explain it. Then yield further findings, on scenarios that do not
+    trigger the known bugs.
 
     A recipe explains a finding if it meets all of these conditions: it is about the same law; it is about the finding's
     boundary or a function that this boundary calls; its bug is reproduced at this ref; the scenario triggers the bug;
@@ -308,7 +308,7 @@ def match_known_bugs(
 
 
 def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
-    """Return True if a recipe may describe the bug behind a finding.
+    """Return True if a recipe may describe the bug that a finding shows.
 
     This is so if the finding came from the recipe's scenario, or if both of these conditions hold:
 
@@ -338,14 +338,12 @@ def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
 
 
 def _wrong_keys(recipe: Recipe) -> set[str]:
-    """Return the observation keys for which the values that a recipe expects with and without the bug differ."""
     right = {key: plain(expected.value) for key, expected in recipe.expected_fixed.items()}
     wrong = {key: plain(expected.value) for key, expected in recipe.expected_unpatched.items()}
     return {key.rpartition(".")[2] for key, value in wrong.items() if value != right.get(key)}
 
 
 def _makes_no_wrong_number(recipe: Recipe) -> bool:
-    """Return True if every wrong value that a recipe expects is NaN or infinite."""
     wrong = []
     for key, expected in recipe.expected_unpatched.items():
         right = recipe.expected_fixed.get(key)

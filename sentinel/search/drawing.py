@@ -1,4 +1,4 @@
-"""Draw scenarios, and the random choices of laws, with Hypothesis.
+"""Draw scenarios and the random choices of laws with Hypothesis.
 
 Import this module only for drawing, because importing Hypothesis takes a third of a second.
 """
@@ -32,8 +32,7 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """Draw up to ``examples`` values with ``make``, and pass each to ``body``, with random bytes for the choices of
-    laws.
+    """Draw up to ``examples`` values with ``make``, and call ``body`` with each value and with random bytes for laws.
 
     :param make: builds one value from draws. If it raises :class:`DoesNotApply`, another value is drawn.
     :param shrink: whether to shrink a value for which ``body`` raises.
@@ -73,7 +72,7 @@ _before: tuple[Any, Any] = (None, None)
 
 @contextlib.contextmanager
 def _isolate_hypothesis() -> Iterator[None]:
-    """Keep Hypothesis from using the working directory and the imported modules during a ``with`` block.
+    """Prevent Hypothesis from using the working directory and the imported modules.
 
     By default, Hypothesis stores files in ``.hypothesis`` in the working directory, which may be the checkout under
     test. During the block, it stores them below ``SENTINEL_HOME``. By default, Hypothesis also draws constants that it
@@ -102,7 +101,7 @@ _CONSTANTS = "_get_local_constants"
 
 
 class Draws:
-    """A source of choices for contracts and laws, backed by Hypothesis."""
+    """Draws the choices of contracts and laws from Hypothesis."""
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
         self._draw = draw

@@ -1,5 +1,4 @@
-"""Read functions in source code to find values for scenarios: constants near which to draw, and options that make a
-line run."""
+"""Read source code to find values for scenarios: constants near which to draw, and options that make more lines run."""
 
 from __future__ import annotations
 
@@ -88,26 +87,25 @@ def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str
 
 
 def constants(functions: Iterable[_Function], values: Mapping[str, ast.expr] = {}) -> Constants:
-    """Return the numbers that functions use in comparisons, clipping, slices and defaults, and the strings that they
-    search for.
+    """Return the constants in functions: numbers in comparisons, clipping, slices and defaults, and searched strings.
 
     :param values: module-level name -> the assigned expression.
     """
     numbers: dict[float, None] = {}
     lengths: dict[int, None] = {}
     texts: dict[str, None] = {}
-    scopes = ((function, {**values, **_locals_of(function)}) for function in functions)
+    scopes = ((function, {**values, **_locals_assigned_once(function)}) for function in functions)
     for node, scope in ((each, scope) for function, scope in scopes for each in ast.walk(function)):
         if isinstance(node, ast.Slice):
             found = [_number(side, scope) for side in (node.lower, node.upper) if side is not None]
             lengths |= {abs(each): None for each in found if isinstance(each, int)}
             continue
-        texts |= dict.fromkeys(filter(None, map(_readable, _searched(node, scope))))
+        texts |= dict.fromkeys(filter(None, map(_clean_string, _searched(node, scope))))
         sides: list[ast.expr] = []
         sized = False
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            sized = any(_is_size(side) for side in sides)
+            sized = any(_is_element_count(side) for side in sides)
         elif isinstance(node, ast.Call) and _method_name(node) in _BOUNDING:
             sides = [*node.args, *(each.value for each in node.keywords)]
         elif isinstance(node, ast.arguments):
@@ -131,7 +129,7 @@ def merge(several: Iterable[Constants]) -> Constants:
 
 
 def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the strings that a syntax node searches for in a text, such as ``x`` for ``"x" in text``."""
+    """Yield the strings that code searches for in a text, such as ``x`` for ``"x" in text``."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
         if not isinstance(node.comparators[0], (ast.Tuple, ast.List, ast.Set, ast.Dict)):
             yield from _string(node.left, values)
@@ -145,7 +143,7 @@ def _searched(node: ast.AST, values: Mapping[str, ast.expr]) -> Iterator[str]:
 
 
 def _string(node: ast.expr, values: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the string value of an expression: of a literal, a module-level name or a compiled regular expression."""
+    """Yield the string that an expression stands for, directly, by a module-level name or by ``re.compile``."""
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.Call) and _method_name(node) == "compile" and node.args:
         node = node.args[0]
@@ -166,8 +164,7 @@ def _literal(pattern: str) -> str:
     return plain
 
 
-def _readable(text: str) -> str:
-    """Return the string without surrounding blanks; "" if it is blank, too long, a single word or a number."""
+def _clean_string(text: str) -> str:
     usable = text.strip() and len(text) <= _LONGEST_STRING and not re.fullmatch(r"\w|[\d.,\s]*|.*[\0-\x08].*", text)
     return text.strip() if usable and not re.fullmatch(r"\w+", text.strip()) else ""
 
@@ -200,7 +197,6 @@ class Code:
         return read_source(str(self._base / name))
 
     def _parse(self, file: str) -> tuple[dict[str, _Function], dict[str, ast.expr], Mapping[str, Name]]:
-        """Return the functions, module-level values and names of a file; all three are empty if it cannot be parsed."""
         with suppress(SyntaxError):
             body = syntax_of(self.blob(file)).body
             return dict(functions_of(body)), dict(_assignments(body)), names_of(body)
@@ -211,7 +207,7 @@ class Code:
         return Part(name, self._file(file)[0][name])
 
     def reached(self, file: str, line: int) -> list[Place]:
-        """Return the places of the function that begins at this line and of the functions that it calls, nearest first.
+        """Return the places of a function and of the functions that it calls, nearest first.
 
         Calls are followed by name, up to :data:`CALLS_AWAY` calls away, also to other files of the packages.
         """
@@ -234,7 +230,7 @@ class Code:
         return constants([functions[name]], values)
 
     def _called(self, file: str, name: str) -> Iterator[Place]:
-        """Yield the places of the functions that a function may call."""
+        """Yield the functions that a function may call, as places."""
         functions, _, names = self._file(file)
         own, owner = functions[name], name.rpartition(".")[0]
         chains = dict.fromkeys(filter(None, map(_chain, ast.walk(own))))
@@ -259,17 +255,17 @@ class Code:
 
 @lru_cache(maxsize=2)
 def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
-    """Return the code of a checkout. The results for the last two checkouts are cached."""
+    """Return the code of a checkout, from a cache of two checkouts."""
     return Code(base, roots)
 
 
 def constants_at(base: str, roots: tuple[PackageRoot, ...], file: str, line: int) -> Constants:
-    """Return the constants of the function that begins at this line of a file, and of the functions that it calls."""
+    """Return the constants of a function, which begins at this line of a file, and of the functions that it calls."""
     return code_in(base, roots).constants(file, line)
 
 
 def _chain(node: ast.AST) -> str:
-    """Return a name or a chain of attributes as a dotted path; "" if the node is neither."""
+    """Return ``a.b.c`` for a chain of attributes or a name, and "" for any other expression."""
     if isinstance(node, ast.Attribute):
         start = _chain(node.value)
         return f"{start}.{node.attr}" if start else ""
@@ -286,7 +282,7 @@ def parse_values(texts: Iterable[str]) -> dict[str, ast.expr]:
 
 
 def function_of(text: str) -> _Function | None:
-    """Parse the source of one function. Return None if it cannot be parsed alone."""
+    """Return the syntax tree of a function's source, or None if it does not parse."""
     with suppress(SyntaxError, StopIteration):
         return next(each for _, each in functions_of(syntax_of(textwrap.dedent(text)).body))
     return None
@@ -344,7 +340,7 @@ def options(source: str) -> dict[str, list[Any]]:
         tree = syntax_of(textwrap.dedent(source))
     for node in ast.walk(tree):
         values: list[Any] = [True, False]
-        sides = _conditions(node)
+        sides = _tested_conditions(node)
         if isinstance(node, ast.Compare):
             sides = [each for side in (node.left, *node.comparators) for each in getattr(side, "elts", [side])]
             values = [side.value for side in sides if isinstance(side, ast.Constant)]
@@ -358,8 +354,9 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def other_kinds(function: _Function, values: Mapping[str, ast.expr] = {}) -> list[Setting]:
-    """Return settings that vary a function's strings if it works on strings, and the types of its numbers if it tests
-    types.
+    """Return settings that vary the strings of a function, or the types of its numbers.
+
+    Strings vary if the function works on strings, and types vary if it tests types.
 
     :param values: module-level name -> the assigned expression.
     """
@@ -372,25 +369,25 @@ def other_kinds(function: _Function, values: Mapping[str, ast.expr] = {}) -> lis
 
 
 def ways_to(function: _Function, line: int) -> list[Setting]:
-    """Return settings that may meet all conditions for a line of a function to run, the most likely settings first.
+    """Return settings that may make a line of a function run, the most likely settings first.
 
     To reach a later branch of an ``elif`` chain, an option must differ from all strings that earlier branches test. The
     setting then gives the option a string that this branch or a later one tests.
     """
     steps = list(steps_to(function.body, line))
-    return _ways([*steps, *_others(function, line, steps)], _locals_of(function))
+    return _ways([*steps, *_others(function, line, steps)], _locals_assigned_once(function))
 
 
 def ways_inside(function: _Function, line: int) -> list[Setting]:
-    """Return settings under which the optional parts of a line may be evaluated: the branches of a conditional
-    expression, and the last operands of ``and`` and ``or``."""
-    steps, scope = list(steps_to(function.body, line)), _locals_of(function)
+    """Return settings under which optional parts of a line may run: the branches of a conditional expression, and
+    operands of ``and`` and ``or``."""
+    steps, scope = list(steps_to(function.body, line)), _locals_assigned_once(function)
     inner = (each for node in ast.walk(function) if getattr(node, "lineno", 0) == line for each in steps_inside(node))
     return [way for each in inner for way in _ways([*steps, *each], scope)[:1]]
 
 
 def steps_inside(node: ast.AST) -> list[list[_Step]]:
-    """Return, for each optional part of an expression, the conditions under which it is evaluated."""
+    """Return the conditions under which the optional parts of an expression are evaluated, one list per part."""
     if isinstance(node, ast.IfExp):
         return [[(node.test, True)], [(node.test, False)]]
     if isinstance(node, ast.BoolOp):
@@ -399,7 +396,7 @@ def steps_inside(node: ast.AST) -> list[list[_Step]]:
 
 
 def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[_Step]:
-    """If a line runs only if tests such as ``x == "a"`` fail, yield a test ``x == "b"`` as a condition to meet.
+    """Yield a test of another string if a line runs only when tests such as ``x == "a"`` fail.
 
     This is the first test, at or after the line, that compares ``x`` with a string that need not fail. Yield nothing if
     there is no such test.
@@ -418,7 +415,7 @@ def _others(function: _Function, line: int, steps: Sequence[_Step]) -> Iterator[
 
 
 def _equalities(test: ast.expr) -> Iterator[tuple[ast.expr, str]]:
-    """Yield ``x`` and the string for a test of the form ``x == "string"``; nothing for other tests."""
+    """Yield ``(x, "string")`` for a test ``x == "string"``."""
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq) and len(test.ops) == 1:
         value = test.comparators[0]
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
@@ -448,7 +445,7 @@ class Part:
 
     @cached_property
     def uses(self) -> Mapping[str, list[int]]:
-        """Return the names and attributes that the function uses: name -> the numbers of the lines that use it."""
+        """Return the line numbers at which the function uses each name or attribute."""
         uses: dict[str, list[int]] = defaultdict(list)
         for node in ast.walk(self.node):
             if isinstance(node, (ast.Name, ast.Attribute)):
@@ -459,7 +456,7 @@ class Part:
 def ways_from(
     part: Part, line: int, callers: Sequence[Part], ran: Collection[str], calls: int, inside: bool = False
 ) -> list[Setting]:
-    """Return settings that may make a line run.
+    """Return settings that may make a line run, in a function that may not have run either.
 
     They meet the conditions under which the line runs. If the line's function did not run, they also meet the
     conditions of the calls that lead to the function.
@@ -483,7 +480,7 @@ def ways_from(
 
 
 def statements(part: Part) -> list[int]:
-    """Return the lines of a function at which a statement begins, except ``raise`` statements and definitions."""
+    """Return the lines at which a function's statements begin. Definitions and ``raise`` statements are left out."""
     nodes = (node for node in ast.walk(part.node) if isinstance(node, ast.stmt) and node is not part.node)
     lines = {node.lineno + part.start - 1 for node in nodes if not isinstance(node, (ast.Raise, *_DEFINING))}
     return sorted(lines & {*part.inside})
@@ -493,7 +490,7 @@ _DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Global, as
 
 
 def guard_of(part: Part, line: int) -> str:
-    """Return the innermost condition under which a line of a function runs; "" if there is none."""
+    """Return the innermost condition under which a function's line runs, or "" if there is none."""
     steps = list(steps_to(part.node.body, line - part.start + 1))
     if not steps:
         return ""
@@ -502,7 +499,7 @@ def guard_of(part: Part, line: int) -> str:
 
 
 def cut(text: str) -> str:
-    """Shorten a condition for a report."""
+    """Shorten the text of a condition for a report."""
     return text if len(text) <= _GUARD else f"{text[:_GUARD]}…"
 
 
@@ -513,7 +510,7 @@ _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
-    """Yield the conditions under which a line runs.
+    """Yield each condition that must be true or false for a line to run.
 
     These are the conditions of the blocks around the line, and the negations of earlier conditions that leave the
     function or the loop.
@@ -534,8 +531,7 @@ def steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
             return
 
 
-def _locals_of(function: _Function) -> dict[str, ast.expr]:
-    """Return the local names that are assigned only once, each with the assigned expression."""
+def _locals_assigned_once(function: _Function) -> dict[str, ast.expr]:
     several: dict[str, list[ast.expr]] = defaultdict(list)
     for name, value in _assignments(ast.walk(function)):
         several[name].append(value)
@@ -543,7 +539,6 @@ def _locals_of(function: _Function) -> dict[str, ast.expr]:
 
 
 def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names that syntax nodes assign, each with the assigned expression."""
     for node in nodes:
         if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -551,7 +546,7 @@ def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _ways(steps: Sequence[_Step], scope: Mapping[str, ast.expr]) -> list[Setting]:
-    """Return settings that meet all conditions, or as many conditions as can be met together."""
+    """Return settings that meet all conditions. Conditions that contradict earlier ones are left out."""
     whole: list[Setting] = [{}]
     for test, truth in steps:
         ways = solve(test, truth, scope)
@@ -565,7 +560,7 @@ def _conflict(one: Setting, other: Setting) -> bool:
 
 
 def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int = 3) -> list[Setting]:
-    """Return settings that may give an expression this truth value; an empty list if the source does not determine any.
+    """Return settings that may give an expression this truth value; an empty list if the source determines none.
 
     :param scope: local name -> the assigned expression.
     """
@@ -594,7 +589,7 @@ def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int
 
 
 def _make_instance(value: ast.expr, kind: ast.expr, scope: Mapping[str, ast.expr]) -> list[Setting]:
-    """Return settings under which ``isinstance(value, kind)`` is true; none if ``kind`` includes no lists.
+    """Return settings under which ``isinstance(value, kind)`` is true, or none if ``kind`` includes no lists.
 
     If ``value`` is the first item of a list, the settings replace the items by lists.
     """
@@ -627,7 +622,7 @@ def _compare(test: ast.Compare, truth: bool, scope: Mapping[str, ast.expr]) -> l
     if type(value) is int and (tensor := _counted_dimensions(left)) is not None:
         dims = [each for each in _values(operator, value, holds) if isinstance(each, int) and each > 0]
         return _each(_names(tensor, scope), [{"dims": each} for each in dims])
-    if _is_size(left):
+    if _is_element_count(left):
         return [{SIZE: each} for each in _sizes(operator, value, holds)]
     return _each(_names(left, scope), _values(operator, value, holds))
 
@@ -637,7 +632,7 @@ def _each(names: Sequence[str], values: Sequence[Any]) -> list[Setting]:
 
 
 def _values(operator: ast.cmpop, value: Any, holds: bool) -> list[Any]:
-    """Return values of ``x`` for which ``x operator value`` is true if ``holds``, and false otherwise."""
+    """Return values of ``x`` for which ``x operator value`` is true or, if ``holds`` is False, false."""
     if value is None:
         return [None] if holds else [SOME, 0.5, True]
     if isinstance(value, (bool, str, dict)):
@@ -666,8 +661,7 @@ _UNKNOWN = object()
 
 
 def _value(node: ast.expr) -> Any:
-    """Return the value of an expression if its source determines it, otherwise ``_UNKNOWN``. The value is a constant,
-    or ``{"member": NAME}`` for a member of an enum."""
+    """Return the value of a constant, ``{"member": NAME}`` for a member of an enum, and otherwise ``_UNKNOWN``."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and _number(node) is not None:
@@ -682,7 +676,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def _names(node: ast.expr, scope: Mapping[str, ast.expr]) -> list[str]:
-    """Return the names of the options that an expression may read, directly or through local variables."""
+    """Return the options that an expression reads, directly or through local variables."""
     names: list[str] = []
     if isinstance(node, ast.Name):
         names.append(node.id)
@@ -700,7 +694,7 @@ def _names(node: ast.expr, scope: Mapping[str, ast.expr]) -> list[str]:
 
 
 def _texts(node: ast.expr) -> list[str]:
-    """Return the strings in a call that may be names of options."""
+    """Return the string arguments of a call, which may be names of options."""
     if not isinstance(node, ast.Call):
         return []
     sides = [*node.args, *(each.value for each in node.keywords)]
@@ -708,8 +702,7 @@ def _texts(node: ast.expr) -> list[str]:
 
 
 def _counted_dimensions(node: ast.expr) -> ast.expr | None:
-    """Return the tensor whose dimensions an expression counts, such as ``x`` for ``x.dim()``; None for other
-    expressions."""
+    """Return ``x`` for ``x.dim()``, ``x.ndim`` or ``len(x.shape)``, and None for any other expression."""
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len":
         shape = node.args[0] if node.args else None
         return shape.value if isinstance(shape, ast.Attribute) and shape.attr == "shape" else None
@@ -717,8 +710,7 @@ def _counted_dimensions(node: ast.expr) -> ast.expr | None:
     return node.value if isinstance(node, ast.Attribute) and node.attr in ("dim", "ndim") else None
 
 
-def _is_size(node: ast.expr) -> bool:
-    """Return True if an expression is a number of elements, such as ``len(x)`` or ``x.shape[0]``."""
+def _is_element_count(node: ast.expr) -> bool:
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
     if isinstance(node, ast.Call):
@@ -727,7 +719,7 @@ def _is_size(node: ast.expr) -> bool:
 
 
 def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
-    """Return the number that an expression or a module-level name stands for; None if it is not a number."""
+    """Return the number that an expression or a module-level name stands for, or None."""
     node = values.get(node.id, node) if isinstance(node, ast.Name) else node
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _number(node.operand, values)
@@ -736,8 +728,7 @@ def _number(node: ast.expr, values: Mapping[str, ast.expr] = {}) -> Any:
 
 
 def _option_name(node: ast.expr) -> str:
-    """Return the name of the option that an expression reads, as an attribute, a key or the second argument of
-    ``getattr``; "" if it reads none."""
+    """Return the option that an expression reads: an attribute, a key or an argument of ``getattr``; otherwise ""."""
     if isinstance(node, ast.Attribute):
         return node.attr
     if isinstance(node, ast.Call):
@@ -745,8 +736,7 @@ def _option_name(node: ast.expr) -> str:
     return _text([node.slice]) if isinstance(node, ast.Subscript) else ""
 
 
-def _conditions(node: ast.AST) -> list[ast.expr]:
-    """Return the expressions that a syntax node tests for truth, such as the condition of an ``if``."""
+def _tested_conditions(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         return [node.test]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

@@ -1,4 +1,4 @@
-"""Decide by the words in a function's source whether the function carries training signal.
+"""Decide from the words in a function's source whether the function carries training signal.
 
 The rule consists of the word tables below and their weights. docs/coverage.md explains how they were chosen. The tables
 have words of reinforcement learning, and no names of frameworks. Sources are parsed in processes with limits on time
@@ -111,7 +111,7 @@ STATES: tuple[State, ...] = get_args(State)
 
 @dataclass(frozen=True)
 class Function:
-    """A function or method that carries training signal according to the rule.
+    """A function or method that carries training signal according to this module's rule.
 
     :ivar name: the qualified name within the module.
     :ivar file: the path of its file; empty while only the file's content is known.
@@ -195,8 +195,8 @@ _KERNELS = (
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
-    """Return the functions and methods of a module that carry training signal. Of two with the same name, the last
-    counts."""
+    """Return the functions and methods of a module that carry training signal. If a name is defined twice, the last
+    definition counts."""
     parts = module.split(".")[1:]
     if _is_test(parts):
         return []
@@ -214,7 +214,7 @@ def _is_test(module: Sequence[str]) -> bool:
 
 
 def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
-    """Return the functions that the rule excludes but that may still carry signal.
+    """Return functions that the rule excludes although they may carry signal.
 
     A function is doubtful if one of these is true:
 
@@ -231,12 +231,12 @@ def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
 
 
 def names_signal(text: str) -> bool:
-    """Return True if source text contains an identifier or key with a strong word."""
+    """Return True if an identifier or key in source text has a strong word of the rule."""
     return any(not level for word in re.findall(r"[A-Za-z_]\w*", text) for level, _ in _subjects_in(word))
 
 
 def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
-    words = _words(node, module, name.split("."))
+    words = _identifiers_by_place(node, module, name.split("."))
     strong = any(
         not level for site in SITES if site != "body" for word in words[site] for level, _ in _subjects_in(word)
     )
@@ -251,7 +251,7 @@ _ENTERS = ("__enter__", "__aenter__")
 
 
 def _returns_changed(node: _Def) -> bool:
-    """Return True if a function changes and returns one of its parameters, or makes a subclass of a parameter.
+    """Return True if a function returns a parameter that it has changed, or a subclass of a parameter.
 
     Its nested functions are examined too.
     """
@@ -274,7 +274,7 @@ def _returns_changed(node: _Def) -> bool:
 
 
 def _is_kernel(node: _Def) -> bool:
-    """Return True if a function is a GPU kernel. The inventory has the function that launches the kernel instead."""
+    """Return True for a GPU kernel. The inventory has the function that launches it instead."""
     decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
     return any(f".{ast.unparse(each)}".endswith(_KERNELS) for each in decorators)
 
@@ -293,7 +293,7 @@ def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str,
 
 
 def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return a function's score, and the subjects that the words in its source indicate.
+    """Return a function's score, and the subjects that its words indicate.
 
     The score is 0 if the body only raises an exception or forwards a call.
     """
@@ -306,7 +306,7 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
     # A function that only forwards a call or an attribute carries no training signal.
     if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):
         return 0, ()
-    words = _words(node, module, names)
+    words = _identifiers_by_place(node, module, names)
     score, weight_of = sum(acts), defaultdict[str, int](int)
     for site, weights in SITES.items():
         levels: dict[str, int] = {}
@@ -319,8 +319,7 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
     return score + sum(weight_of.values()) - AGAINST * against, tuple(sorted(filter(weight_of.__getitem__, weight_of)))
 
 
-def _words(node: _Def, module: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the identifiers of a function, grouped by place (see :data:`SITES`)."""
+def _identifiers_by_place(node: _Def, module: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
     arguments = node.args
     parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     parameters += filter(None, (arguments.vararg, arguments.kwarg))
@@ -339,7 +338,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield identifiers: names, attributes, keyword arguments, and strings that look like keys."""
+    """Yield names, attributes, keyword arguments, and strings that look like keys."""
     for node in nodes:
         if isinstance(node, ast.Attribute):
             yield node.attr
@@ -353,8 +352,8 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _subjects_in(name: str) -> tuple[tuple[int, str], ...]:
-    """Return ``(level, subject)`` for each subject that an identifier indicates. Level 0 is a strong word, level 1 a
-    weak word."""
+    """Return ``(level, subject)`` for each subject that an identifier indicates: level 0 for a strong word, 1 for a
+    weak one."""
     spelled = _snake_case(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

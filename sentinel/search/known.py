@@ -73,8 +73,10 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Return why every scenario that the law can judge triggers the bugs; empty if the law judged other scenarios,
-        or if such scenarios may just be rare."""
+        """Return why every scenario that the law can judge triggers the bugs.
+
+        Return an empty string if the law judged other scenarios, or if such scenarios may just be rare.
+        """
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:
@@ -83,8 +85,7 @@ class Others:
 
 
 def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
-    """Return True if recipes explain a finding: it came from the scenario of a recipe, or its scenario triggers the
-    recipes' bugs."""
+    """Return True if a finding is from the scenario of one of these recipes, or its scenario triggers their bugs."""
     if any(recipe.bug_id in finding.examples for recipe in recipes):
         return True
     explained = _explain(recipes, finding.law, finding.subject.contract, finding.trial.variants)
@@ -99,7 +100,7 @@ def _explain(recipes: Sequence[Recipe], law: Law, contract: Contract, variants: 
 def search_others(
     law_session: LawSession, subject: Subject, seed: int, bugs: Mapping[Law, Sequence[Recipe]], shrinking: int
 ) -> dict[Law, Others]:
-    """Check each law on scenarios that trigger none of its known bugs, until it has judged :data:`ENOUGH` scenarios.
+    """Check each law on scenarios that do not trigger its known bugs, until it has judged :data:`ENOUGH`.
 
     :param bugs: law -> recipes of the bugs that are known to break it.
     :param shrinking: maximum number of calls for shrinking one finding.
@@ -154,7 +155,7 @@ def search_others(
 
 
 def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Others | None) -> Excuse:
-    """Return whether recipes explain why a law is broken.
+    """Return whether known bugs explain why a law is broken.
 
     :param recipes: the recipes that are about the findings and whose bugs are reproduced at this revision.
     :param others: the result of :func:`search_others` for the law; None if the search failed.
@@ -181,8 +182,7 @@ def explain(
     about: Callable[[Finding], Sequence[Recipe]],
     search: Callable[[Mapping[Key, Sequence[Recipe]]], Mapping[Key, Others]],
 ) -> dict[Key, tuple[Excuse, list[Finding]]]:
-    """Return, for each broken law, whether known bugs explain it, and the findings on scenarios that do not trigger
-    these bugs.
+    """Return, for each broken law, whether known bugs explain it, and the findings that they do not explain.
 
     The search leaves out scenarios that trigger the known bugs. If it finds the bug of a further recipe, it is repeated
     without the scenarios that trigger this bug.

@@ -36,7 +36,7 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 
 def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
-    """Return a recipe with the scenario of a finding. The recipe checks the broken law, and expects no values."""
+    """Return a recipe with the scenario of a finding. It checks the broken law, and expects no values."""
     subject, law = finding.subject, finding.law
     first = next(iter(finding.trial.variants.values()))
     others = {key: value for key, value in finding.trial.variants.items() if key}
@@ -45,16 +45,15 @@ def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str
         target,
         subject.contract.name,
         subject.boundary,
-        _scenario(subject, first),
-        {key: _scenario(subject, value, first) for key, value in others.items()},
+        _changed_inputs(subject, first),
+        {key: _changed_inputs(subject, value, first) for key, value in others.items()},
         [(item.key, item.detail) for item in finding.violations],
         "" if checkout.dirty else pin_of(checkout.commit, checkout.version),
         name or found_id(target, subject.boundary, law.name, finding.symptom),
     )
 
 
-def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
-    """Return the inputs that differ from ``base``, or from the contract's defaults."""
+def _changed_inputs(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
     scenario = {}
     for item in subject.contract.inputs:
         value = inputs[item.name]
@@ -70,7 +69,7 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
 
 
 def as_written(value: Any, item: Input | None = None) -> Any:
-    """Return a literal in the form that recipes use."""
+    """Return a literal as recipes write it."""
     if isinstance(value, Mapping):
         return {name: as_written(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -122,7 +121,7 @@ def _dumper() -> Any:
 
 
 class CannotDistinguish(Exception):
-    """Raised if no recipe for a finding distinguishes the code with the bug from correct code."""
+    """Raised if neither expected values nor a law distinguish the code with the bug from correct code."""
 
 
 def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
@@ -165,7 +164,6 @@ def _load(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
 
 
 def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
-    """Return the oracle's values for each variant, or nothing if there is no oracle."""
     if finding.subject.contract.oracle is None:
         return {}
     try:
@@ -175,7 +173,7 @@ def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
 
 
 def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
-    """Yield outputs that a correct implementation could return.
+    """Yield outputs that correct code could return.
 
     With an oracle, yield two outputs: one with the oracle's values only at elements that the mask counts, because the
     others are undefined, and one with the oracle's values everywhere. Without an oracle, yield one output with all
@@ -208,7 +206,7 @@ def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 
 
 def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
-    """Return the values that a recipe expects: with the bug, the observed values; without the bug, the oracle's values.
+    """Return a recipe's expected values: those observed with the bug, and the oracle's values without it.
 
     Return None if the oracle agrees with all outputs. Also return None if it disagrees in every variant, because the
     function may then compute a different quantity than the oracle.

@@ -63,7 +63,7 @@ class NotSearchable(Exception):
 
 
 def narrow(contract: Contract, binding: Binding) -> Contract:
-    """Return the contract, restricted to the inputs and choices that a boundary accepts.
+    """Return the contract with only the inputs and choices that a boundary accepts.
 
     An input that the binding fixes is not drawn, and its default is the fixed value. The choices of the other inputs
     are limited to the values that the binding accepts.
@@ -100,13 +100,13 @@ def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[A
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return the values in their order, without repetitions. The values may be lists or dictionaries."""
+    """Return the values without repetitions, in order. The values may be lists or dictionaries."""
     return list({repr(value): value for value in values}.values())
 
 
 @dataclass(frozen=True)
 class Around:
-    """Values that the code under test suggests for a scenario, in addition to the usual values.
+    """Values for a scenario that constants in the code under test suggest.
 
     :ivar numbers: further values of float tensors; only those that are valid in a tensor's domain are used.
     :ivar size: the number of tokens, or of rows if the contract has no token mask; 0 to draw it.
@@ -161,7 +161,8 @@ def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
 def cut_to(
     contract: Contract, inputs: Mapping[str, Any], places: Mapping[str, Sequence[int]], decimals: int | None = None
 ) -> dict[str, Any]:
-    """Return the scenario with only these indices of each dimension, and floats rounded to ``decimals`` places."""
+    """Return the part of a scenario with the given indices of each dimension. Floats are rounded to ``decimals``
+    places."""
     cut, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
     for item in contract.inputs:
         value = inputs[item.name]
@@ -204,7 +205,7 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
 
 
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return True if a stored scenario is still valid for this boundary.
+    """Return True if a stored scenario is still valid for a boundary.
 
     It may be invalid after a change of the adapter or of Sentinel. A valid scenario has exactly the contract's inputs,
     the values that the adapter fixes, and only choices, mask styles and dtypes that the binding accepts.
@@ -249,7 +250,7 @@ def padding_of(mask: Tensor) -> set[str]:
 
 
 def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the scenario, with those inputs set whose values the binding's dialects prescribe."""
+    """Return the scenario in which the binding's dialects have set the inputs whose values they prescribe."""
     for dialect in binding.dialects:
         if contract.input(dialect.name) is not None and dialect.holds(inputs):
             inputs[dialect.name] = dialect.value
@@ -286,7 +287,8 @@ _LARGEST = 1e4
 
 
 def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
-    """Return the numbers that are valid in a domain. For log-ratios, also return the logarithms of positive numbers."""
+    """Return the numbers that are valid in a domain. In the domain of log-ratios, add the logarithms of positive
+    numbers."""
     if domain in ("mask", "token_id") or not numbers:
         return ()
     if domain == "reward":  # only multiples of a quarter, so that sums are exact
@@ -301,7 +303,7 @@ def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
 
 
 def _places(most: int, choose: Choose) -> Places:
-    """Draw which of ``most`` indices are part of a scenario; at least one.
+    """Draw which of ``most`` indices a scenario has; at least one.
 
     Values are drawn for all indices, and the values of other indices are removed afterwards. So a scenario that loses a
     row has the same numbers in its other rows, and shrinking can remove rows one by one.
@@ -318,7 +320,8 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Draw integers in ``[0, count)`` for a grid of the maximum size, and return only those at the kept indices."""
+    """Draw integers in ``[0, count)`` for a grid. The maximum size is drawn, so that fewer rows do not change the other
+    numbers."""
     usual = (MOST_ROWS, *[MOST_TOKENS] * (len(shape) - 1))
     whole = tuple(max([most, *(place + 1 for place in places)]) for most, places in zip(usual, shape))
     numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)

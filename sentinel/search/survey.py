@@ -66,7 +66,7 @@ Place = tuple[str, str, Ref]
 
 
 class Survey:
-    """Checks laws of many boundaries, with one search per boundary for all its laws.
+    """Checks laws of many boundaries. One search per boundary checks all of its laws.
 
     :param level: a key of :data:`LEVELS`.
     :param recipes_of: returns a target's recipes. Their scenarios are tried first and are not shrunk.
@@ -116,11 +116,11 @@ class Survey:
         if self._searchers > 1:
             for place in dict.fromkeys(job.place for job in jobs):
                 if place not in self._searches:
-                    self._ahead[place] = self._drawer.submit(self._draw, place)
+                    self._ahead[place] = self._drawer.submit(self._draw_first_scenarios, place)
                 self._start_search(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """Return a job's decision. If its boundary has not been searched yet, search it first."""
+        """Return the decision about a job's law. If its boundary has not been searched yet, search it first."""
         if job not in self._decided:
             self.plan([job])
             self._start_search(job.place).result()
@@ -137,7 +137,7 @@ class Survey:
         return [replace(job, law=law) for law in sorted(self._wanted[job.place])]
 
     def search_others(self, place: Place, bugs: Mapping[str, Sequence[Recipe]]) -> dict[LawJob, Others]:
-        """Check each law of a boundary on scenarios that trigger none of the known bugs that break the law.
+        """Check laws of a boundary on scenarios that do not trigger the known bugs of these laws.
 
         Return an empty result if the boundary cannot be called.
 
@@ -160,7 +160,7 @@ class Survey:
         return {LawJob(target, boundary, law.name, ref): others for law, others in outcomes.items()}
 
     def decide_by(self, job: LawJob, finding: Finding) -> Decision:
-        """Return the decision that the law of a job is broken, with ``finding`` as the evidence."""
+        """Return the decision that a law is broken, with ``finding`` as the evidence."""
         from sentinel.search.decisions import of_outcome
 
         others = [item for item in self.findings(job) if item is not finding]
@@ -169,14 +169,12 @@ class Survey:
         return of_outcome(open_target, finding.subject, finding.law, outcome, self._tried[job.place], self._seed)
 
     def close(self) -> None:
-        """Cancel planned searches and wait for running ones. Close the runner first, so that running searches end
-        soon."""
+        """Cancel planned searches and wait for running ones, which end soon if the runner was closed before."""
         self._drawer.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._parser.shutdown(wait=True, cancel_futures=True)
 
-    def _draw(self, place: Place) -> None:
-        """Draw the scenarios of a later search, while the target is being imported."""
+    def _draw_first_scenarios(self, place: Place) -> None:
         from sentinel.search.boundary_search import drawn_scenarios  # importing Hypothesis takes about 0.3 s
 
         target, boundary, ref = place
@@ -234,7 +232,6 @@ class Survey:
     def _search_boundary(
         self, open_target: OpenTarget, subject: Subject, laws: Sequence[Law], jobs: Mapping[Law, LawJob]
     ) -> BoundarySearch:
-        """Search a boundary in its own session, so that calls of other boundaries cannot affect it."""
         from sentinel.search.boundary_search import BoundarySearch
 
         law_session = open_target.law_session.fresh()
@@ -262,7 +259,7 @@ class Survey:
         return search
 
     def _find_absence(self, open_target: OpenTarget, subject: Subject, error: Undecidable) -> Absence | None:
-        """If the error says that a name was not found, return the name that the checkout lacks; otherwise None."""
+        """Return the name that the checkout lacks if the error is about a missing name; otherwise None."""
         cause, binding = error.failure, subject.binding
         if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
             return None
@@ -273,7 +270,6 @@ class Survey:
     def _baseline_scenarios(
         self, subject: Subject, jobs: Mapping[Law, LawJob]
     ) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
-        """Yield the scenarios that broke laws at this ref when the baseline was recorded."""
         if self._baseline is None:
             return
         for law, job in jobs.items():
@@ -285,7 +281,6 @@ class Survey:
                         break
 
     def _subjects_of(self, target: str, ref: Ref) -> Mapping[str, Subject]:
-        """Return the boundaries of a target at a ref, by name."""
         key = (target, ref)
         if key not in self._subjects:
             here, _ = subjects(self._catalog, target, checkout=checkout_to_read(self._runner, self._catalog, *key))
@@ -302,7 +297,7 @@ class Survey:
 
     @staticmethod
     def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
-        """Search longer for laws with a declared dialect whose violation has not occurred yet.
+        """Search longer if the violation of a declared dialect has not occurred yet.
 
         A dialect is not stale merely because its violation did not occur in a few scenarios.
         """
@@ -330,7 +325,7 @@ def parser_process() -> ProcessPoolExecutor:
 def constants_of(
     parser: ProcessPoolExecutor, law_session: LawSession, subject: Subject, checkout: Checkout, sources: Sources
 ) -> Constants:
-    """Return the constants in a boundary's code; no constants if the code cannot be found or read."""
+    """Return the constants in a boundary's code, or none if the code cannot be found or read."""
     with suppress(Undecidable, NotProvenError, SentinelError, OSError, BrokenProcessPool):
         provenance = prove(law_session.find(subject), checkout, sources)
         base, roots = str(checkout.path), package_roots(checkout)
@@ -349,7 +344,7 @@ def package_roots(checkout: Checkout) -> tuple[PackageRoot, ...]:
 
 
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Return the checkout whose code determines which bindings a target has at a ref.
+    """Return the checkout that determines which bindings a target has at a ref.
 
     Return None if the bindings are the same at every revision, or if the ref is not available here.
     """

@@ -60,11 +60,11 @@ def swapped_calls(sources: Iterable[tuple[str, ast.Module]]) -> list[SwappedCall
 def _compare_with_definition(
     name: str, place: str, parameters: tuple[str, ...], calls: Iterable[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls in which two arguments are swapped: each has the name of the other's parameter."""
+    """Yield calls in which two arguments have each other's parameter names."""
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
             if j < len(parameters):
-                fits = [[_likeness(arguments[a], parameters[p]) for p in (i, j)] for a in (i, j)]
+                fits = [[_share_of_common_words(arguments[a], parameters[p]) for p in (i, j)] for a in (i, j)]
                 if fits[0][1] == fits[1][0] == 1.0 and fits[0][0] < 1.0 and fits[1][1] < 1.0:
                     yield SwappedCall(name, f"{file}:{line}", (arguments[i], arguments[j]), place)
 
@@ -72,7 +72,7 @@ def _compare_with_definition(
 def _compare_calls(
     name: str, parameters: tuple[str, ...], calls: list[tuple[str, int, tuple[str, ...]]]
 ) -> Iterator[SwappedCall]:
-    """Yield the calls that pass two arguments in the opposite order of most other calls of the function."""
+    """Yield the calls that pass two arguments in the opposite order of most other calls."""
     orders: dict[frozenset[str], dict[tuple[int, str, int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
     for file, line, arguments in calls:
         for i, j in _pairs(arguments):
@@ -95,15 +95,13 @@ def _pairs(arguments: tuple[str, ...]) -> Iterator[tuple[int, int]]:
                 yield i, j
 
 
-def _likeness(one: str, other: str) -> float:
-    """Return the similarity of two names, from 0 to 1: the number of common words divided by the number of all
-    words."""
+def _share_of_common_words(one: str, other: str) -> float:
     first, second = ({word.removesuffix("s") for word in name.lower().split("_")} - _FILLERS for name in (one, other))
     return len(first & second) / max(len(first | second), 1)
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return the last name of an expression; empty if it is not a name, an attribute or an item with a constant key."""
+    """Return the last name of an expression, or "" if it is not a name, an attribute or an item with a constant key."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):

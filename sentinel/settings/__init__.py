@@ -38,12 +38,11 @@ class Option:
 
     @property
     def type(self) -> str:
-        """Return the types that a settings file may use for this option, as text."""
+        """Return the types that a settings file may use for this option, such as ``a string or a list of strings``."""
         return "a string or a list of strings" if self.many else "a number" if self.number else "a string"
 
 
 def _option(name: str, metavar: str, help: str, read: Reader, default: Any = (), **more: Any) -> Any:
-    """Declare a setting and its option, for pytest, the commands and settings files."""
     option = Option(name, metavar, help, read, **more)
     make = {"default_factory": dict} if default is dict else {"default": default}
     return field(**make, metadata={"option": option})
@@ -58,7 +57,8 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 
 
 def _by_target(read: Callable[[str], Any]) -> Reader:
-    """Return a function that reads ``[TARGET=]VALUE`` as a pair; the target is None if the value is for all targets."""
+    """Return a reader of ``[TARGET=]VALUE`` texts. Without ``TARGET``, the value is for all targets, which is
+    represented by None."""
     return lambda texts, targets: tuple(
         (name, read(value)) for name, value in (_assign(text, targets) for text in texts)
     )
@@ -77,7 +77,7 @@ def _mapping(read: Callable[[str], Any]) -> Reader:
 def _choice(what: str, *choices: str) -> Reader:
     def read(text: str) -> str:
         if text not in choices:
-            raise SentinelError(f"unknown {what} {text!r}{nearest(text, choices)}; one of {', '.join(choices)}")
+            raise SentinelError(f"unknown {what} {text!r}{nearest(text, choices)}; use one of {', '.join(choices)}")
         return text
 
     return _one(read)
@@ -95,7 +95,7 @@ def _targets(names: list[str], targets: Sequence[str]) -> tuple[str, ...]:
 
 
 def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
-    """Split ``TARGET=VALUE`` into its parts; the target is None if the text is only a value."""
+    """Split ``TARGET=VALUE`` at the equals sign. The target is None if the text is only a value."""
     name, equals, value = text.partition("=")
     if equals and name in targets:
         return name, value
@@ -107,7 +107,7 @@ def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _path(text: str) -> Path:
-    """Return the path with ``~`` expanded. An unknown ``~user`` is kept, and the path is reported as missing later."""
+    """Expand ``~``. An unknown ``~user`` is kept, so that a later check reports the path as missing."""
     return Path(os.path.expanduser(text))
 
 
@@ -244,7 +244,7 @@ class Settings:
 
     @property
     def refs(self) -> tuple[tuple[str | None, Ref], ...]:
-        """Return the refs that are checked instead of the recipes' pins."""
+        """Return the refs to check instead of the recipes' pins."""
         return self.named_refs + self.trees
 
     @property
@@ -253,7 +253,7 @@ class Settings:
 
     @property
     def is_gate(self) -> bool:
-        """Return True if the run only compares code with its base, without recipes and laws."""
+        """Return True if the run only compares revisions, and checks no recipes and no laws."""
         pairs = [self.against(target, ref) for target in self.targets for ref in self.refs_of(target)]
         return bool(pairs) and all(pairs) and not (self.bugs or self.laws or self.baseline)
 
@@ -266,7 +266,7 @@ class Settings:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
     def against(self, target: str, ref: Ref) -> tuple[Ref | None, ...]:
-        """Return the base refs of a target's ref; None in the result stands for the ref's merge base with upstream."""
+        """Return the base refs with which a ref is compared. None stands for the ref's merge base with upstream."""
         given = dict.fromkeys(base for name, base in self.named_against if name in (None, target))
         if given:
             return tuple(base for base in given if base is not None)
@@ -298,7 +298,6 @@ class Settings:
 
 
 def _write(option: Option, value: Any) -> str:
-    """Return an option's value as the command line writes it."""
     if isinstance(value, tuple):
         name, value = value
         return f"{name}={_write(option, value)}" if name else _write(option, value)
@@ -314,8 +313,8 @@ NAMED: Mapping[str, Option] = {option.name: option for option in OPTIONS.values(
 
 
 def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
-    """Return the settings in a folder's ``sentinel.toml``, or in ``[tool.sentinel]`` of its ``pyproject.toml``, and the
-    file. Return ``({}, None)`` if neither has settings."""
+    """Return the settings in a folder's ``sentinel.toml``, or else in its ``pyproject.toml``, and the path of the file.
+    Return ``({}, None)`` if neither file has settings."""
     own, project = folder / "sentinel.toml", folder / "pyproject.toml"
     for file, table in ((own, ()), (project, ("tool", "sentinel"))):
         if not file.is_file():
@@ -355,7 +354,7 @@ def _check(file: str, key: str, value: Any) -> None:
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
-    """Return the settings: options of the command line, then of the settings file, then defaults.
+    """Return the settings. Options of the command line override the settings file, which overrides the defaults.
 
     :param options: option -> value; None for an option that is not given.
     :param file: option -> value in the settings file, whose paths are relative to ``base``.
@@ -383,7 +382,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
 
 
 def in_effect(options: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a settings file that the command line does not override."""
+    """Return the settings of a settings file that no option of the command line overrides."""
     given = {name for name, value in options.items() if _texts(value)}
     # `ref` and `repo` both select the code, so each overrides both.
     given |= {"ref", "repo"} if given & {"ref", "repo"} else set()
@@ -391,12 +390,12 @@ def in_effect(options: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, 
 
 
 def in_words(values: Mapping[str, Any]) -> str:
-    """Return settings as one line, such as ``bug = A, B; laws = off``."""
+    """Format settings as one line, such as ``bug = A, B; laws = off``."""
     return "; ".join(f"{name} = {', '.join(map(str, _texts(value)))}" for name, value in values.items())
 
 
 def _place(text: Any, option: Option, base: Path) -> Any:
-    """Resolve a relative path in a settings file against the file's folder."""
+    """Resolve a path of a settings file against the file's folder. Values that are not paths are returned unchanged."""
     if not option.file:
         return text
     name, equals, path = text.partition("=")
@@ -406,6 +405,5 @@ def _place(text: Any, option: Option, base: Path) -> Any:
 
 
 def _texts(value: Any) -> list[Any]:
-    """Return the values that were given for an option, without empty ones."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if item not in (None, "")]

@@ -164,7 +164,7 @@ def _again(text: str) -> str:
             "its observation leads to reproduced",
         ),
         (_again, "two lines for tiny/TINY-MEAN/git-"),
-        (lambda text: re.sub('"refs":{"git:[0-9a-f]{40}"', f'"refs":{{"git:{40 * "a"}"', text), "its checkout is "),
+        (lambda text: re.sub('"refs":{"git:[0-9a-f]{40}"', f'"refs":{{"git:{40 * "a"}"', text), "the checkout is "),
     ],
 )
 def test_a_contradictory_line_is_rejected(run_sentinel, recorded, damage, said):

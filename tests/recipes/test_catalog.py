@@ -59,7 +59,7 @@ def test_every_module_of_a_package_counts_for_its_digest(tmp_path):
 
 def test_a_package_that_did_not_load_is_read_again(tmp_path):
     broken = package(tmp_path / "broken", "BINDINGS = (")
-    with pytest.raises(SentinelError, match=r"the adapter does not import: SyntaxError"):
+    with pytest.raises(SentinelError, match=r"the adapter cannot be imported: SyntaxError"):
         load_adapter(broken, CONTRACTS)
     (broken.parent / "workers.py").write_text(WORKERS)
     assert load_adapter(broken, CONTRACTS).target.name == "mine"
@@ -71,7 +71,7 @@ def test_a_broken_adapter_affects_only_its_target(tmp_path):
     adapters = {name: partial(catalog.adapters.__getitem__, name) for name in catalog.adapters}
     catalog = replace(catalog, adapters=OnDemand({**adapters, "roll": partial(load_adapter, broken, CONTRACTS)}))
     assert len(find_recipes(catalog, targets=["skyrl"])) == len(find_recipes(bundled_catalog(), targets=["skyrl"])) > 0
-    with pytest.raises(SentinelError, match=r"roll/__init__.py: the adapter does not import: SyntaxError"):
+    with pytest.raises(SentinelError, match=r"roll/__init__.py: the adapter cannot be imported: SyntaxError"):
         find_recipes(catalog, targets=["roll"])
 
 
@@ -260,5 +260,5 @@ def test_an_adapter_with_too_many_globs_is_refused(tmp_path):
         file.write_text(text.replace("    bindings=(", f"    {globs.replace('{}', str(number))}\n    bindings=(", 1))
         if number == 12:
             catalog.with_(adapters=[file])
-    with pytest.raises(SentinelError, match="no_signal: 13 globs; write at most 12"):
+    with pytest.raises(SentinelError, match="no_signal has 13 globs; write at most 12"):
         catalog.with_(adapters=[file])

@@ -1,1 +1,1 @@
-"""Write a first adapter for a framework, list missing packages, and try the laws on the adapter's bindings."""
+"""Write a first adapter for a framework, list the packages that it needs, and try the laws on its bindings."""

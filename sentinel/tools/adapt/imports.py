@@ -1,4 +1,4 @@
-"""List the packages that a project's modules import but this environment lacks, without importing anything."""
+"""List the packages that a project's modules import and that this environment lacks. Nothing is imported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(json.dumps([name for name in sys.argv[1:] if has(name)]))
 
 @dataclass(frozen=True)
 class Packages:
-    """The third-party packages that some modules import.
+    """The third-party packages that a project's functions need.
 
     :ivar install: missing package -> paths of the functions that need it. A function needs a package if its body uses
         the package, or if a base of its class comes from the package.
@@ -43,7 +43,7 @@ class Packages:
 
 
 class Imports:
-    """The import statements of a project's modules, read as text."""
+    """The import statements of a project's modules, as read from their source."""
 
     def __init__(self, definitions: Definitions, sources: Mapping[str, tuple[str, bytes]]) -> None:
         """Parse the project's files.
@@ -58,14 +58,14 @@ class Imports:
                 self._trees[module] = file, syntax_of(content)
 
     def packages(self, signatures: Iterable[Signature], python: str | None) -> Packages:
-        """Return the packages that the functions' modules import, directly or through other modules of the project.
+        """Return the third-party packages that some functions need, directly or through modules of the project.
 
         :param python: the interpreter in which the packages must be installed.
         """
         named: dict[str, dict[str, None]] = {}
         chosen = list(signatures)
         for signature in chosen:
-            for package in self._used(signature):
+            for package in self._packages_used_by(signature):
                 named.setdefault(package, {})[signature.path] = None
         reached = self._reached({each.module for each in chosen})
         every = {*named, *(package for module in reached for package in self._imported(module))}
@@ -91,8 +91,7 @@ class Imports:
             for call in calls
         )
 
-    def _used(self, signature: Signature) -> Iterator[str]:
-        """Yield the packages that a function's body uses, and the packages of its class's bases."""
+    def _packages_used_by(self, signature: Signature) -> Iterator[str]:
         _, tree = self._trees[signature.module]
         names = {*signature.names, *(base.partition(".")[0] for base in signature.bases)}
         for local, path in self._names(signature.module, tree):
@@ -120,15 +119,14 @@ class Imports:
                     yield path.partition(".")[0]
 
     def _names(self, module: str, tree: ast.Module, own: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield (local name, dotted path) for each name that a module imports from a third-party package, or with
-        ``own`` from any package."""
+        """Yield (local name, dotted path) for each name that is imported from a third-party package (``own``: any)."""
         for node in ast.walk(tree):
             for local, path in self._bound(module, node):
                 if own or self._is_foreign(path):
                     yield local, path
 
     def _bound(self, module: str, node: ast.AST) -> list[tuple[str, str]]:
-        """Return (local name, dotted path) for each name that a node imports; empty if it imports nothing."""
+        """Return (local name, dotted path) for each name that a node imports."""
         if isinstance(node, ast.Import):
             return [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in node.names]
         if isinstance(node, ast.ImportFrom):
@@ -144,7 +142,7 @@ class Imports:
         return {path.partition(".")[0] for path in self._paths(module) if self._is_foreign(path)}
 
     def _paths(self, module: str) -> Iterator[str]:
-        """Yield the dotted paths that are always imported together with a module.
+        """Yield the dotted paths that are always imported when a module is imported.
 
         Imports in a function, in the body of a ``try`` or under ``TYPE_CHECKING`` are left out, because they may not
         run, or may fail without consequence.
@@ -177,7 +175,7 @@ class Imports:
 
 
 def _distribution(name: ast.expr, module: str) -> str:
-    """Return the package that the argument of a call such as ``version("torch")`` names; empty if it names none.
+    """Return the package that a call such as ``version("torch")`` names in its argument, or "".
 
     ``__name__`` stands for the module's own package.
     """

@@ -23,7 +23,7 @@ _COMMITS = 40
 
 
 def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mapping[str, Contract]) -> list[Proposal]:
-    """Add to each proposal the former paths (``formerly``) and former parameter names (``earlier``) of its function.
+    """Add the former paths (``formerly``) and parameter names (``earlier``) of its function to each proposal.
 
     A few dozen commits are read, evenly spaced over the history. If a commit does not define a function at its path,
     but exactly one function of the same name elsewhere, both count as the same function.
@@ -64,8 +64,7 @@ def with_past(proposals: Sequence[Proposal], project: Project, contracts: Mappin
 
 
 def _defining(trees: GitTrees, names: set[str]) -> object:
-    """Return a function that takes the hash of a file and returns the qualified names of the functions in the file
-    whose last part is in ``names``."""
+    """Return a function that finds in a file, given by its hash, the functions with one of these ``names``."""
     pattern = re.compile(rb"def (%s)\b" % b"|".join(name.encode() for name in sorted(names)))
 
     @cache
@@ -95,7 +94,7 @@ def _places(definitions: Definitions, tree: str, defining: object) -> dict[str, 
 
 
 def _note(proposal: Proposal, contract: Contract, then: frozenset[str], earlier: dict[str, list[str]]) -> None:
-    """Add the former name of each renamed parameter to ``earlier``: input of the contract -> former names.
+    """Add the former names of renamed parameters to ``earlier``: input of the contract -> former names.
 
     :param then: the names of the function's parameters at the former commit.
     """

@@ -1,4 +1,4 @@
-"""Open a project that has no adapter yet: its packages, its declared requirements, its code and its history."""
+"""Open a project that has no adapter yet: packages, declared requirements, code and history."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Project:
 
 
 def open_project(source: str, packages: Iterable[str] = (), progress: Progress | None = None) -> Project:
-    """Open a folder, a git directory, the URL of a repository, or a release on PyPI.
+    """Open the project in a folder, a git directory, a repository or a release on PyPI.
 
     :param source: ``DIR``, ``URL``, ``NAME`` or ``NAME==VERSION``.
     :param packages: the names or folders of the packages to read. The default is the package with the project's name,
@@ -90,11 +90,13 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
     if clone is not None:
         found = run(clone, "config", "--get", "remote.origin.url").out.decode("utf-8", "replace").strip()
         target = replace(target, repository=redact(found) if is_url(found) else "")
-    return Project(target, ref, open_checkout(target, ref, progress=progress), clone, head, _requirements(files, read))
+    return Project(
+        target, ref, open_checkout(target, ref, progress=progress), clone, head, _read_requirements(files, read)
+    )
 
 
 def _of_repository(url: str, packages: tuple[str, ...], progress: Progress | None) -> Project:
-    """Open a repository through its mirror. The mirror is created if it does not exist."""
+    """Open a repository through its mirror, which is created if it does not exist."""
     store, name = MirrorStore(), re.sub(r"\.git$", "", url.rstrip("/")).replace(":", "/").rsplit("/", 1)[-1].lower()
     blank = Target(re.sub(r"[^a-z0-9_]", "", name) or "framework", url, ())
     mirror = store.get(blank.name) or store.add(blank, progress=progress)
@@ -114,12 +116,12 @@ def _of_commit(
     if blank.name:  # keep the name under which the mirror is stored
         target = replace(target, name=blank.name, repository=blank.repository)
     checkout = open_checkout(target, ref, progress=progress)
-    return Project(target, ref, checkout, mirror, ref.name, _requirements(blobs, read))
+    return Project(target, ref, checkout, mirror, ref.name, _read_requirements(blobs, read))
 
 
 def _of_release(name: str, version: str, packages: tuple[str, ...], progress: Progress | None) -> Project:
     files, metadata, version = pypi.contents(name, version, MirrorStore().home, progress)
-    roots = _roots(files, name, packages, f"the wheel of {name} {version}")
+    roots = _find_package_roots(files, name, packages, f"the wheel of {name} {version}")
     target = Target(_name_of(roots, name), "", roots, pypi=name)
     ref = Ref("pypi", version)
     lines = re.findall(r"^Requires-Dist: *(.+?)\r?$", metadata, re.M)
@@ -142,7 +144,7 @@ def _target(
         r"\bname\s*=\s*[\"']?([\w.-]+)", _text(read, "setup.py", paths) + _text(read, "setup.cfg", paths)
     )
     name = declared[1] if declared else name
-    roots = _roots(paths, name, packages, where)
+    roots = _find_package_roots(paths, name, packages, where)
     return Target(_name_of(roots, name), "", roots)
 
 
@@ -154,9 +156,9 @@ def _name_of(roots: tuple[PackageRoot, ...], name: str) -> str:
     return roots[0].package if len(roots) == 1 else re.sub(r"[^a-z0-9_]", "_", name.lower()).strip("_")
 
 
-def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: str) -> tuple[PackageRoot, ...]:
-    """Return the package roots: the outermost folders with an ``__init__.py``, or, if no folder has one, the outermost
-    folders with Python files."""
+def _find_package_roots(
+    files: Iterable[str], name: str, packages: tuple[str, ...], where: str
+) -> tuple[PackageRoot, ...]:
     paths = [path for path in files if path.endswith(".py")]
     folders = {PurePosixPath(path).parent for path in paths if path.endswith("/__init__.py")}
     if not folders:
@@ -183,8 +185,7 @@ def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: st
     )
 
 
-def _requirements(files: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
-    """Return the requirements that a project's files declare, without running ``setup.py``."""
+def _read_requirements(files: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:
     lines: list[str] = []
     for path in files:
         if path == "pyproject.toml":

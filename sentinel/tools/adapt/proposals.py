@@ -16,7 +16,7 @@ from sentinel.tools.adapt.signatures import Classes, Parameter, Signature
 
 
 class Code(str):
-    """A value that is written into an adapter as an expression, not as a string."""
+    """Code to write into an adapter as an expression. Other values are written as literals."""
 
 
 #: Names of parameters for the number of responses to a prompt.
@@ -59,7 +59,7 @@ _VECTORS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """The form in which a function takes the tensors of a contract; ``kit.call_each`` documents the forms.
+    """How a function takes a contract's tensors, for example row by row (see ``kit.call_each``).
 
     :ivar each: the argument ``each`` of ``kit.call_each``; empty if the function takes whole tensors.
     :ivar form: the type of a vector; for a reward rule, the wording of the response.
@@ -75,7 +75,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Kind:
-    """The rule by which ``sentinel adapt`` recognises the functions of one contract from their names.
+    """A rule by which ``sentinel adapt`` recognises from names that a function fits a contract.
 
     :ivar about: a pattern that must occur in the function's name.
     :ivar outputs: the contract's outputs. If a function returns a single value, it is the first output.
@@ -178,7 +178,7 @@ _WORDINGS = ("boxed", "<answer>{answer}</answer>", "The answer is {answer}", "##
 
 @dataclass(frozen=True)
 class Proposal:
-    """A binding that may fit a function.
+    """A binding that may be right for a function, with the guesses that it contains.
 
     :ivar score: how well the contract matches the parameters. The proposal with the highest score is tried first.
     :ivar arguments: input -> its parameter, if their names differ.
@@ -220,7 +220,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class NearMiss:
-    """A function that nearly fits a contract, and the reason why not, such as an input without a parameter."""
+    """A function that nearly fits a contract, and why it does not: for example, an input has no parameter."""
 
     signature: Signature
     contract: str
@@ -235,7 +235,7 @@ _MOST = 5
 def propose(
     signature: Signature, contracts: Mapping[str, Contract], classes: Classes | None = None
 ) -> list[Proposal] | NearMiss | None:
-    """Return the proposals for a function, with the best score first; if there are none, a near miss or None.
+    """Return the proposals for a function, the best first. If there are none, return a near miss or None.
 
     :param classes: the project's classes. Their defaults become the values of attributes that the function reads.
     """
@@ -247,7 +247,7 @@ def propose(
     found = [
         each
         for kind in kinds
-        for layout in _layouts(signature, contracts[kind.contract])
+        for layout in _possible_layouts(signature, contracts[kind.contract])
         if (each := _proposal(signature, kind, contracts[kind.contract], layout, classes or {})) is not None
     ]
     proposals = [each for each in found if isinstance(each, Proposal)]
@@ -261,8 +261,7 @@ def propose(
 _OF_STEPS = ("generalised_advantage", "discounted_return", "kl_estimate")
 
 
-def _layouts(signature: Signature, contract: Contract) -> list[Layout]:
-    """Return the layouts in which a function may take tensors, derived from its parameters' names and annotations."""
+def _possible_layouts(signature: Signature, contract: Contract) -> list[Layout]:
     if any("_mask" in item.name and item.shape == TOKENS and item.name != contract.mask for item in contract.inputs):
         return [Layout()]  # with a mask for each tensor, rows cannot be cut with one mask
     if contract.name == "rule_reward":
@@ -373,8 +372,7 @@ def _proposal(
 
 
 def _of_rule(signature: Signature) -> dict[str, str]:
-    """Return the parameters for the response and the ground truth if a function takes both as strings; otherwise an
-    empty mapping."""
+    """Return which parameters are the response and the ground truth, or none unless both are strings."""
     texts = [each.name for each in signature.own if each.required and re.search(r"^$|\bstr\b|Any", each.annotation)]
     texts = [name for name in texts if not signature.reads.get(name)]
     truth = next((name for name in reversed(texts) if _TRUTH.fullmatch(name)), "")
@@ -384,12 +382,12 @@ def _of_rule(signature: Signature) -> dict[str, str]:
 
 
 def _is_object(parameter: Parameter | None) -> bool:
-    """Return True for ``self`` and for parameters whose annotation is not a tensor, number or string."""
+    """Return True for ``self`` and for a parameter that is not annotated as a tensor, number or string."""
     return parameter is None or not re.search(r"tensor|ndarray|\b(int|float|bool|str)\b", parameter.annotation, re.I)
 
 
 def _leaf(path: str) -> str:
-    """Return the last name of a path: ``beta`` for ``args.beta`` and for ``args["beta"]``."""
+    """Return ``beta`` for ``args.beta`` and for ``args["beta"]``."""
     return re.split(r"[.\[]", path)[-1].strip("]'\"")
 
 
@@ -401,7 +399,7 @@ def _inner(
     signature: Signature,
     known: Collection[str],
 ) -> dict[str, str]:
-    """Return input without a parameter -> attribute or key of an object parameter with the input's name.
+    """Return input -> the attribute or key of an object parameter that has the input's name.
 
     Attributes of ``self`` are matched with options only, because they do not contain the data of a batch.
     """
@@ -424,7 +422,7 @@ def _objects(
     inner_size: str,
     classes: Classes,
 ) -> dict[str, dict[str, str]]:
-    """Return object parameter -> path that is read from it -> code of its value.
+    """Return object parameter -> path that is read from it -> code of the value to put there.
 
     The value is an input, the group size, a default of the object's class, or otherwise ``None``.
     """
@@ -448,24 +446,20 @@ def _literals(classes: Classes, name: str, far: int = 4) -> dict[str, str]:
 
 
 def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
-    """Return True if a parameter has the name of a tensor of the contract, but is a string, because the function
-    compares it with strings.
-    """
+    """Return True for a parameter named like a tensor of the contract that the body compares with strings."""
     kinds = {item.kind for item in contract.inputs if fits(contract, item.name, name) is not None}
     return name in signature.words and kinds == {"tensor"}
 
 
 def _is_optional(contract: Contract, name: str) -> bool:
-    """Return True if a function needs no parameter for an input: a setting, whose value can be guessed, or a mask,
-    because a function without a mask is called with valid tokens only.
-    """
+    """Return True if a function may lack an input: an option can be guessed, and without a mask only valid tokens are
+    passed."""
     item = contract.input(name)
     return item is not None and (bool(item.choices) or item.domain == "mask")
 
 
 def _placeholder(parameter: Parameter) -> Any:
-    """Return a constant that fits a parameter's annotation; None if there is no annotation, or if it names a tensor or
-    a collection."""
+    """Return a constant of the annotated type. Return None without an annotation, or for a tensor or a collection."""
     if not parameter.annotation or _TENSORS.search(parameter.annotation):
         return None
     value: Any = next(
@@ -476,7 +470,7 @@ def _placeholder(parameter: Parameter) -> Any:
 
 
 def _reads(signature: Signature, kind: Kind, contract: Contract) -> dict[str, Any] | None:
-    """Return output -> its index or key in the function's result, or ``()`` for the result itself.
+    """Return output -> its index or key in the function's result; ``()`` if the output is the whole result.
 
     Return None if the function returns no output of the contract.
     """
@@ -541,7 +535,7 @@ def _written(
         draft.questions.append(f"the function computes the KL, so {names.pop('kl_coef')} is left at its default.")
     for item in contract.inputs:
         if not item.dialect and item.name not in {**names, **draft.inner}:
-            _without_parameter(draft, item, signature, kind, contract)
+            _choose_fixed_value(draft, item, signature, kind, contract)
     for name, leaf in draft.inner.items():
         first = next(each for each, other in draft.inner.items() if other == leaf)
         if first != name:
@@ -613,8 +607,7 @@ _OF_LAYOUT = {
 }
 
 
-def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
-    """Choose a fixed value for an input that has no parameter in the function."""
+def _choose_fixed_value(draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract) -> None:
     if item.name in kind.settings:
         values = (value for word, value in kind.settings[item.name] if re.search(word, signature.about))
         draft.fixed[item.name] = next(values)
@@ -639,7 +632,7 @@ def _without_parameter(draft: _Draft, item: Input, signature: Signature, kind: K
 
 
 def _words(draft: _Draft, signature: Signature, contract: Contract, names: Mapping[str, str]) -> None:
-    """Map the contract's choices to the function's own strings, which are read from comparisons in the body."""
+    """Map the contract's choices to the function's own strings, with which its body compares a parameter."""
     if "axis" in names:
         draft.options["values_of"] = {"axis": AXIS}
     for name, parameter in names.items():
@@ -661,7 +654,7 @@ def _other_parameters(
     given: set[str],
     size: str,
 ) -> list[str]:
-    """Choose constants for required parameters that match no input.
+    """Choose constants for required parameters that are not inputs of the contract.
 
     Return the parameters that keep a default other than None and False, because such a default may affect results.
     """
@@ -685,13 +678,13 @@ def _other_parameters(
 
 
 def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str, str]) -> None:
-    """Set the options that the body suggests: tensors with tokens first, boolean masks, and one number per row."""
+    """Set the options that the body suggests: tokens first, boolean masks, one number per row."""
     if signature.tokens_first:
         draft.options["tokens_first"] = True
         draft.questions.append(
             f"{signature.tokens_first}, so the tensors are passed as [tokens, batch]. Is that right?"
         )
-    bools = tuple(name for name, parameter in names.items() if _is_boolean(signature.body, parameter))
+    bools = tuple(name for name, parameter in names.items() if _is_used_as_boolean(signature.body, parameter))
     if bools:
         draft.options["bools"] = bools
     for parameter in names.values():
@@ -705,13 +698,12 @@ def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str,
         draft.questions.append(f"{several}: passed as one number per row. Is that right?")
 
 
-def _is_boolean(body: str, parameter: str) -> bool:
-    """Return True if a body inverts a parameter, indexes with it, or uses it as a condition."""
+def _is_used_as_boolean(body: str, parameter: str) -> bool:
     return bool(re.search(rf"~{parameter}\b|\[{parameter}\]|where\({parameter},|logical_and\({parameter}\)", body))
 
 
 def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
-    """Return choice of the contract -> the function's spelling of it, for choices with a similar spelling."""
+    """Return contract's choice -> function's string, for choices whose spelling is similar."""
 
     def plain(text: Any) -> str:
         return re.sub(r"[^a-z0-9]", "", str(text).lower())
@@ -720,7 +712,6 @@ def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
 
 
 def _per_row(signature: Signature, parameter: str, kind: Kind) -> bool:
-    """Return True if the body uses a parameter as one number per row."""
     if kind.contract == "preference_loss":
         return not re.search(rf"\b{parameter}\b[^\n]*sum\((dim=)?-1", signature.body)
     return bool(re.search(rf"\b{parameter}\.((view|reshape)\(-1, |(un)?squeeze\()", signature.body))
@@ -731,7 +722,7 @@ _COUNTS = {"batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_facto
 
 
 def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Target]) -> list[dict[str, Any]]:
-    """Return settings to try in place of a proposal's guesses: first those without a parameter, then dialects.
+    """Return settings to try instead of a proposal's guesses: those without a parameter, then dialects.
 
     :param targets: other frameworks, whose declared dialects are tried.
     """
@@ -759,9 +750,8 @@ _MENDS = (
 
 
 def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | None:
-    """Return a proposal with the change that the error of its failed calls suggests; None if the error suggests no
-    change, or a change that was made before.
-    """
+    """Return a proposal that is changed as the error of its failed calls suggests. Return None if the error suggests no
+    change, or one that was already made."""
     lacks, signature = _LACKS.search(failure), proposal.signature
     if lacks and signature.owner and lacks[1] not in (own := proposal.objects.get(signature.parameters[0].name, {})):
         objects = {**proposal.objects, signature.parameters[0].name: {**own, lacks[1]: "None"}}

@@ -1,4 +1,4 @@
-"""Read a function's parameters, their uses in the body, and the returned values from its source."""
+"""Read a function's signature from its source: parameters, how the body uses them, and returned values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """Facts about a function or method, read from its source.
+    """What is known about a function or method from its source.
 
     :ivar owner: the class of a method; empty for a function.
     :ivar bases: the code of that class's bases.
@@ -83,8 +83,8 @@ class Signature:
 
     @property
     def about(self) -> str:
-        """Return the name that describes the function, in lower case: its own name, or the name of its class for
-        ``forward`` and ``__call__``."""
+        """Return the describing name in lower case: that of the function or, for ``forward`` and ``__call__``, of its
+        class."""
         return (self.owner if self.name in ("forward", "__call__") else self.name).lower()
 
     @property
@@ -94,7 +94,7 @@ class Signature:
 
 
 def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> Iterator[Signature]:
-    """Read the signatures of functions and methods from a module's source.
+    """Read the signatures of the wanted functions and methods from a module's source.
 
     A function whose code is nested too deeply for Python's recursion limit is left out.
 
@@ -113,7 +113,7 @@ Classes = Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]]
 
 
 def classes_of(body: Iterable[ast.stmt]) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
-    """Return the classes in a module's body, with their bases and the literal defaults of their attributes.
+    """Return the classes in a module's body: name -> (bases, literal defaults of its attributes).
 
     Defaults are read from annotated fields and from assignments to ``self`` in ``__init__``.
     """
@@ -145,7 +145,6 @@ def _assigned(init: ast.FunctionDef) -> dict[str, str]:
 
 
 def _with_defaults(arguments: ast.arguments) -> list[tuple[ast.arg, ast.expr | None]]:
-    """Return (parameter, default) pairs; the default is None if the parameter is required."""
     positional = [*arguments.posonlyargs, *arguments.args]
     required: list[None] = [None] * (len(positional) - len(arguments.defaults))
     return [*zip(positional, [*required, *arguments.defaults]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
@@ -198,7 +197,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
 
 
 def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
-    """Yield the return statements in a function's body, without those of nested functions and classes."""
+    """Yield a function's return statements, without those of nested functions and classes."""
     for node in body:
         if isinstance(node, ast.Return):
             yield node
@@ -226,8 +225,7 @@ def _returned(value: ast.expr) -> tuple[str, ...]:
 
 
 def _name_in(value: ast.expr) -> str:
-    """Return the name at the start of an expression, such as ``x`` for ``x.sum()``; the ``repr`` of a constant; and an
-    empty string for any other expression."""
+    """Return ``x`` for ``x.sum()``, the ``repr`` of a constant, and "" for any other expression."""
     if isinstance(value, ast.Constant):
         return repr(value.value)
     while isinstance(value, (ast.Call, ast.Attribute)):
@@ -259,9 +257,9 @@ def _numbers(nodes: Iterable[ast.AST]) -> tuple[float, ...]:
 
 
 def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
-    """Return the reason to assume that a function's tensors have the shape ``[tokens, batch]``; empty if there is none.
+    """Return why a function's tensors probably have the shape ``[tokens, batch]``, or "" if nothing suggests it.
 
-    It is a shape in the docstring, a loop backwards over the first axis, or a call along the first axis.
+    The reason is a shape in the docstring, a loop backwards over the first axis, or a call along the first axis.
     """
     text = ast.get_docstring(node) or ""
     if match := _TOKENS_FIRST.search(text):
@@ -283,7 +281,7 @@ _OF_TENSORS = {"shape", "dtype", "device", "ndim", "T", "mT", "data", "is_cuda",
 
 
 def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dict[str, tuple[str, ...]]:
-    """Return parameter -> attributes and keys that are read from it, for parameters that are not tensors."""
+    """Return parameter -> the attributes and keys that are read from it. Tensors are left out."""
     parameters = parameters_of(node)
     found = {name: _attributes(inside, name) for name in parameters}
     if owner is not None and parameters:
@@ -307,7 +305,7 @@ def _reads(node: _Def, inside: list[ast.AST], owner: ast.ClassDef | None) -> dic
 
 
 def _attributes(nodes: Iterable[ast.AST], name: str) -> tuple[str, ...]:
-    """Return the attribute paths and constant keys that code reads from a variable, without called methods."""
+    """Return the attributes and constant keys that code reads from a variable. Called methods are left out."""
     paths, nodes = set(), list(nodes)
     methods = {node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     for node in nodes:

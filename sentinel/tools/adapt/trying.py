@@ -1,4 +1,4 @@
-"""Try the laws on the bindings of an adapter that is not part of the catalog, and collect the results."""
+"""Try the laws on the bindings of an adapter that does not belong to the catalog."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ORACLE = "the_oracle_agrees"
 
 @dataclass
 class Result:
-    """The results of the laws for a binding.
+    """What the laws found about one binding.
 
     :ivar contract: the binding's contract; empty if no scenario can be drawn for it.
     :ivar held: law that holds -> number of scenarios that it judged.
@@ -61,7 +61,7 @@ class Result:
 
 
 def catalog_with(catalog: Catalog, adapter: Path) -> Catalog:
-    """Return a catalog whose only adapter is the given file. The target may have the name of a bundled target.
+    """Return a catalog with only the given adapter. Its target may have the name of a bundled target.
 
     :raises SentinelError: if the adapter does not load.
     """
@@ -69,7 +69,7 @@ def catalog_with(catalog: Catalog, adapter: Path) -> Catalog:
 
 
 def runner_for(catalog: Catalog, settings: Settings, project: Project) -> Runner:
-    """Return a runner that opens the project's checkout for every target and ref."""
+    """Return a runner that uses the project's checkout for every target and every ref."""
     options = {name: options_of(settings, name) for name in catalog.adapters}
     return Runner(catalog, lambda target, ref, pull: project.checkout, Options(), options)
 
@@ -82,7 +82,7 @@ def try_bindings(
     progress: Callable[[str], None] = lambda line: None,
     only: Collection[str] = (),
 ) -> dict[str, Result]:
-    """Try the laws on all bindings and all registered functions, and return name -> result.
+    """Try the laws on all bindings and registered functions: name -> result.
 
     The name is the boundary's path, followed by the contract if the boundary has several contracts.
 
@@ -149,7 +149,7 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
 def _agreeing(
     session: LawSession, subject: Subject, catalog: Catalog, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return settings with which the oracle agrees with the function, in place of the binding's.
+    """Return settings that make the function's results equal to the oracle's.
 
     The result is empty if the oracle agrees without changes, or if no such settings are found. Settings with which the
     oracle agrees in one scenario are tried in others. If it disagrees in one of these, further settings are added.
@@ -171,7 +171,7 @@ def _agreeing(
 
 
 def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[False] | None:
-    """Return a scenario in which the function's results are finite and differ from the oracle's; None if there is none.
+    """Return a scenario in which finite results of the function differ from the oracle's, or None.
 
     Return False if there is no oracle, or if too few calls returned a result.
     """
@@ -189,7 +189,7 @@ def _disagreement(session: LawSession, subject: Subject) -> Finding | Literal[Fa
 
 
 def other_dialects(subject: Subject, targets: Iterable[Target]) -> list[dict[str, Any]]:
-    """Return settings to try, each with another value of one dialect.
+    """Return settings to try: each changes the value of one dialect.
 
     :param targets: other frameworks, whose declared dialects are tried.
     """
@@ -204,7 +204,7 @@ def _is_dialect(subject: Subject, name: str) -> bool:
 
 
 def _changed(subject: Subject, catalog: Catalog, changes: Mapping[str, Any]) -> Subject | None:
-    """Return a subject with changed dialects and fixed values; None if no scenario can be drawn for it."""
+    """Return the subject with other dialects and fixed values, or None if no scenario can be drawn for it."""
     dialects = tuple(each for each in subject.binding.dialects if each.name not in changes)
     dialects += tuple(Dialect(name, value) for name, value in changes.items() if _is_dialect(subject, name))
     fixed = {name: value for name, value in changes.items() if not _is_dialect(subject, name)}

@@ -1,4 +1,4 @@
-"""Write proposals as an adapter file."""
+"""Write proposals as the file of an adapter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def adapter_text(
     contracts: Mapping[str, Contract],
     file: str,
 ) -> str:
-    """Return the text of an adapter file with these proposals as bindings, and the near misses as comments."""
+    """Return the text of an adapter file. Its bindings are the proposals; near misses are comments."""
     bindings = "\n".join(_binding(each, contracts[each.contract]) for each in proposals)
     facts: dict[str, Any] = {
         "name": target.name,
@@ -113,7 +113,7 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
 def _family(
     proposal: Proposal, knobs: Sequence[str], fixed: dict[str, Any], accepts: dict[str, Any], call: str
 ) -> tuple[str, list[str]]:
-    """Return the name of the function that creates the binding, and its arguments after the path.
+    """Return the name of the function that creates a binding, and the arguments that follow the boundary's path.
 
     It is a function of ``binding.families`` if there is one for the contract, otherwise ``Binding``. Settings that the
     family's function fixes itself are removed from ``fixed`` and ``accepts``.
@@ -146,10 +146,7 @@ def _arguments(proposal: Proposal) -> dict[str, tuple[str, ...]]:
 
 
 def _outputs(proposal: Proposal) -> tuple[str, ...]:
-    """Return the names of the outputs in the order of the returned tuple.
-
-    If the function does not return a tuple of exactly these outputs, return ``()``; the binding then uses ``reads``.
-    """
+    """Return the names of a returned tuple's elements in order, or ``()`` if the function returns something else."""
     return tuple(sorted(proposal.reads, key=lambda name: proposal.reads[name] or 0)) if _in_order(proposal) else ()
 
 
@@ -173,7 +170,7 @@ def _has_skeleton(proposal: Proposal) -> bool:
 
 
 def _function(proposal: Proposal) -> str:
-    """Return the name of the adapter's function that calls this boundary. It is unique in the adapter."""
+    """Return the name of the function in the adapter that calls this boundary. No other function has this name."""
     return re.sub(r"\W+", "_", f"_{proposal.path.removeprefix(proposal.signature.module.partition('.')[0])}").lower()
 
 
@@ -189,7 +186,7 @@ def _call(proposal: Proposal) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as Python code. Strings get double quotes."""
+    """Return a value as Python code with double-quoted strings."""
     if isinstance(value, Code):
         return str(value)
     if isinstance(value, str):
@@ -202,7 +199,7 @@ def _text(value: Any) -> str:
 
 
 def _skeleton(proposal: Proposal) -> str:
-    """Return the code of a function that calls a boundary with stand-ins for its object parameters.
+    """Return the code of a function that calls a boundary. Stand-ins replace parameters that are objects.
 
     The stand-ins have the attributes and keys that the boundary reads.
     """
@@ -233,7 +230,7 @@ def _skeleton(proposal: Proposal) -> str:
 
 
 def _stand_in(parts: Iterable[tuple[str, str]]) -> str:
-    """Return the code of an expression that creates a stand-in object.
+    """Return the code that creates a stand-in.
 
     :param parts: (path that is read from the object, code of its value) pairs. If there is only one path and it is
         empty, the value itself is the stand-in.

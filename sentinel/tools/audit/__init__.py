@@ -1,1 +1,1 @@
-"""Read a training configuration, and list the known bugs that it triggers."""
+"""Read a training configuration, and list the known bugs that the configuration triggers."""

@@ -21,7 +21,7 @@ _LARGEST, _MOST = 2_000_000, 200
 
 
 def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Return option -> accepted values, for the options that code in the folders checks.
+    """Return option -> accepted values, for options that the code in the folders checks.
 
     A check that does not accept the default is ignored, because it concerns another variable of the same name. If
     several checks differ, all their values are returned.
@@ -32,8 +32,8 @@ def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict
     for name in options:
         by_last.setdefault(name.rpartition(".")[2], []).append(name)
     found: dict[str, dict[str, None]] = {}
-    for tree in _trees(folders, by_last):
-        constants = _constants(tree)
+    for tree in _parse_relevant_files(folders, by_last):
+        constants = _module_constants(tree)
         for last, values in _checks(tree, constants):
             for name in by_last.get(last, ()):
                 if options[name] in values:
@@ -41,8 +41,7 @@ def accepted_values(folders: Iterable[Path], options: Mapping[str, str]) -> dict
     return {name: tuple(values) for name, values in found.items()}
 
 
-def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module]:
-    """Parse and yield the files that compare one of these names and contain a ``raise`` or ``assert``."""
+def _parse_relevant_files(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module]:
     listed = "|".join(map(re.escape, names))
     pattern = re.compile(rf"\b({listed})\b[^\n]*(==|\bin\b)".encode())
     left = _MOST
@@ -56,8 +55,7 @@ def _trees(folders: Iterable[Path], names: Iterable[str]) -> Iterator[ast.Module
                 yield parsed(file)
 
 
-def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the lists and dictionaries that a module assigns at its top level, and the values of its enumerations."""
+def _module_constants(tree: ast.Module) -> dict[str, ast.expr]:
     members = {
         f"{node.name}.{each.targets[0].id}": each.value
         for node in tree.body
@@ -69,7 +67,7 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def _checks(tree: ast.Module, constants: Mapping[str, ast.expr]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each checked name with the values that are accepted."""
+    """Yield (checked name, accepted values) for each check in a module."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.If, ast.Assert))]
     inner = {id(node.orelse[0]) for node in nodes if isinstance(node, ast.If) and _is_elif(node)}
     for node in nodes:
@@ -86,8 +84,8 @@ def _checks(tree: ast.Module, constants: Mapping[str, ast.expr]) -> Iterator[tup
 
 
 def _chain(node: ast.If, constants: Mapping[str, ast.expr]) -> tuple[str, tuple[str, ...]]:
-    """Return the name that an ``elif`` chain compares, and the values for which its final ``else`` does not raise. Both
-    are empty for other statements."""
+    """Return the name that an ``elif`` chain compares, and the values for which its ``else`` does not raise. Both are
+    empty for other statements."""
     subject, found = "", dict[str, None]()
     while True:
         name, values = _compared(node.test, constants, ast.In)
@@ -139,8 +137,7 @@ def _compared(
 
 
 def _option(node: ast.expr) -> str:
-    """Return the option's name in ``name``, ``config.name``, ``config["name"]`` or ``config.get("name")``; empty for
-    other expressions."""
+    """Return ``name`` for ``name``, ``config.name``, ``config["name"]`` or ``config.get("name")``; otherwise ""."""
     if isinstance(node, ast.Subscript):
         return text_of(node.slice) or ""
     if isinstance(node, ast.Call):

@@ -78,7 +78,7 @@ def raised_by(
     constants: Mapping[str, ast.expr],
     starts: Sequence[str],
 ) -> Raised | None:
-    """Return the exception that a configuration class certainly raises for the given values; None if there is none.
+    """Return the exception that a configuration class certainly raises for given values, or None.
 
     :param methods: the methods of the class and of its base classes, by name; the class itself comes first.
     :param values: the value of each field; :data:`UNKNOWN` if it is not known.
@@ -97,7 +97,7 @@ def raised_by(
 
 
 def class_values(attributes: Sequence[tuple[str, ast.expr]]) -> dict[str, Any]:
-    """Evaluate class attributes. An expression may refer to an attribute of a base class (``Base.FIELDS + […]``).
+    """Evaluate the attributes of a class. An expression may use those of a base class (``Base.FIELDS + […]``).
 
     :param attributes: names and expressions, starting with those of base classes.
     """
@@ -118,8 +118,10 @@ class _Run:
     left: int = _MOST_STATEMENTS
 
     def method(self, name: str, after: int) -> Any:
-        """Evaluate the method that the first class at or after index ``after`` of the lineage defines, and return its
-        value; :data:`UNKNOWN` if no class defines it."""
+        """Evaluate a method and return its value, or :data:`UNKNOWN` if no class defines it.
+
+        :param after: the index in the lineage from which on the method is looked up.
+        """
         place = next((place for place in range(after, len(self.methods)) if name in self.methods[place]), None)
         if place is None:
             return UNKNOWN
@@ -135,8 +137,7 @@ class _Run:
         return None
 
     def inherited(self, name: str, after: int) -> Any:
-        """Evaluate a method of a base class. If the evaluation cannot be finished, treat the fields that the method may
-        assign as unknown."""
+        """Evaluate a method of a base class. If that fails, treat the fields that it may assign as unknown."""
         try:
             return self.method(name, after)
         except _End as end:
@@ -199,8 +200,8 @@ class _Run:
             self.forget(node)
 
     def forget(self, node: ast.AST) -> None:
-        """Treat everything that a statement may assign as unknown. End the evaluation if the statement may leave the
-        method or a loop."""
+        """Treat everything that a statement may assign as unknown. End the evaluation if it may leave the method or a
+        loop."""
         for part in ast.walk(node):
             if isinstance(part, (ast.Return, ast.Break, ast.Continue)):
                 raise _End
@@ -210,7 +211,7 @@ class _Run:
                 self.forget_method(part)
 
     def forget_method(self, call: ast.Call) -> object:
-        """Treat the fields that a call may assign as unknown. Return :data:`UNKNOWN`, which is the call's value."""
+        """Treat the fields that a call may assign as unknown. Return :data:`UNKNOWN`, the value of the call."""
         if any(name_of(each) == "self" for each in call.args) and called(call) not in ("getattr", "hasattr"):
             name = self.value(call.args[1]) if called(call) == "setattr" and len(call.args) > 1 else UNKNOWN
             known = [name] if isinstance(name, str) else self.fields  # a function of another file may set any field
@@ -277,7 +278,7 @@ class _Run:
         return UNKNOWN
 
     def together(self, node: ast.BoolOp) -> Any:
-        """Evaluate ``and`` or ``or``. The result may be known even if some operands are unknown."""
+        """Evaluate ``and`` or ``or``. The result may be known although some operands are unknown."""
         ends, unknown, value = isinstance(node.op, ast.Or), False, None
         for part in node.values:
             value = self.value(part)
@@ -316,7 +317,7 @@ class _Run:
         return UNKNOWN
 
     def text(self, node: ast.expr | None) -> str:
-        """Return the text of an exception's message, with an ellipsis in place of unknown values."""
+        """Return the message of an exception, with an ellipsis in place of unknown values."""
         if isinstance(node, ast.JoinedStr):
             parts = (
                 each.value if isinstance(each, ast.Constant) else self.value(getattr(each, "value", None))

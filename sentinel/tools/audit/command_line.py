@@ -1,4 +1,4 @@
-"""Read the settings of a training run from its command (for Hydra or argparse), or from its shell script.
+"""Read the settings of a training run from its command (for Hydra or argparse) or its shell script.
 
 Nothing is executed. A script is parsed, and its own variables, arrays and ``$(cat FILE)`` are substituted. Values that
 only a shell can compute (the output of other commands, environment variables, assignments under a condition) are
@@ -62,7 +62,7 @@ _ALL_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
 
 
 class Word(str):
-    """A word of a script whose value is unknown. ``source`` is its text in the script, with the line number."""
+    """A word of a script whose value only a shell can compute. ``source`` is its text, with the line number."""
 
     source: str
 
@@ -153,7 +153,7 @@ _PER_NODE = ("nproc_per_node", "nproc-per-node", "num_gpus", "num-gpus")
 
 
 def _processes(words: Sequence[str]) -> int | None:
-    """Return the number of processes that a launcher starts; None if the command does not contain it as a number."""
+    """Return the number of processes that a launcher starts, or None if the command does not contain it as a number."""
     given = {name: values[0] for name, values in _arguments(words) if name and values}
     whole = next((given[name] for name in _IN_ALL if name in given), None)
     each = next((given[name] for name in _PER_NODE if name in given), None)
@@ -164,7 +164,7 @@ def _processes(words: Sequence[str]) -> int | None:
 
 
 def _shell_command(words: Sequence[str]) -> str | None:
-    """Return the text after ``-c`` in ``srun bash -lc "python train.py"``; None if the command has no ``bash -c``."""
+    """Return ``python train.py`` for ``srun bash -lc "python train.py"``, and None for commands without ``bash -c``."""
     for number, word in enumerate(words[:-2]):
         if word.rpartition("/")[2] in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", words[number + 1]):
             return _as_shell(words[number + 2])
@@ -172,8 +172,8 @@ def _shell_command(words: Sequence[str]) -> str | None:
 
 
 def _script_in(words: Sequence[str]) -> str | None:
-    """Return the name of the shell script that a command runs; "" if a shell reads it from standard input, and None if
-    the command runs no shell script."""
+    """Return the shell script that a command runs. Return "" if it is read from standard input, and None if there is
+    none."""
     if not words or _FILE_COMMANDS.fullmatch(words[0]):
         return None
     for number, word in enumerate(words):
@@ -194,8 +194,7 @@ _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.c
 
 
 def _program(words: Sequence[str]) -> tuple[int, str]:
-    """Return the index of the program's first argument in a command, and the program: ``train.py``, or a module after
-    ``-m``; (0, "") if there is none.
+    """Return the index of the program's first argument and the program, or (0, "") if the command has none.
 
     Options of launchers (``env VAR=x srun torchrun --nproc-per-node 8``) have an unknown number of values. None of
     these values is a Python file, so the first Python file or module is the program. A module that is followed by a
@@ -216,8 +215,7 @@ def _program(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name and the values of each argument. The name is empty for a word that belongs to no option or
-    assignment."""
+    """Yield the name and the values of each argument. The name is empty for a word without an option before it."""
     name, values = "", list[str]()
     for word in words:
         if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == ANY_NUMBER:
@@ -241,7 +239,7 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] = ()) -> CommandLine:
-    """Read a launch script, and return its command that passes the most settings to a Python program.
+    """Read a launch script, and return the command in it that passes the most settings to a Python program.
 
     :param source: the script's text; None to read the file.
     :param arguments: the script's own arguments, if they are known.
@@ -266,7 +264,7 @@ def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] 
 
 @dataclass
 class _Script:
-    """Reads the commands of a script in order, and stores the words of each variable's value."""
+    """Reads the commands of a script in order, and stores the value of each variable as words."""
 
     file: Path
     arguments: Sequence[str] = ()
@@ -305,7 +303,7 @@ class _Script:
         source = read_bytes(file) if source is None else source
         if b"\0" in source:
             raise SentinelError(f"{file} is not a launch script: it contains a NUL byte")
-        self._spend(len(source))
+        self._count_characters(len(source))
         root = _parsed(source)
         if source not in self.noted:
             self.noted.add(source)
@@ -315,7 +313,7 @@ class _Script:
         self.inside -= depth > 0
 
     def _note(self, node: Node, scope: int, loop: bool) -> None:
-        """Record where each variable of the script is assigned.
+        """Record the places where each variable of the script is assigned.
 
         Values assigned by a loop, a command (``read X``), ``local -n`` or arithmetic are never certain.
         """
@@ -345,8 +343,7 @@ class _Script:
         for child in node.named_children:
             self._note(child, scope, loop or kind in _LOOPS)
 
-    def _spend(self, characters: int) -> None:
-        """Count characters that were read. Raise SentinelError if their sum exceeds the limit."""
+    def _count_characters(self, characters: int) -> None:
         self.left -= characters
         if self.left < 0:
             raise SentinelError(
@@ -367,7 +364,7 @@ class _Script:
         elif node.type == "command":
             where = f"{file}:{node.start_point[0] + 1}"
             self._set_defaults(node)
-            words = [word for child in node.named_children for word in self._argument(child)]
+            words = [word for child in node.named_children for word in self._expand_argument(child)]
             inner, script = _shell_command(words), None if _program(words)[1] else _script_in(words)
             script = words[0] if words and normpath(words[0]) in self.written else script
             self.exports_all |= words[:1] == ["set"] and any(
@@ -409,7 +406,7 @@ class _Script:
                 self.written.pop("", None)
 
     def _write(self, node: Node, certain: bool) -> None:
-        """Store the text of a heredoc, and the files that a statement writes with their texts."""
+        """Store the texts of heredocs, and of files that a statement writes."""
         parts = [*node.named_children, *(each for part in node.named_children for each in part.named_children)]
         body = next((part for part in parts if part.type == "heredoc_body"), None)
         start = next((_of(part) for part in parts if part.type == "heredoc_start"), "")
@@ -421,7 +418,9 @@ class _Script:
         whole = words in (["cat"], ["cat", "-"]) or words[0] == "tee"
         text = None
         if body is not None:
-            text = (body.text or b"").decode(errors="replace") if {*start} & {*"'\"\\"} else self._quoted(body, 0)
+            text = (
+                (body.text or b"").decode(errors="replace") if {*start} & {*"'\"\\"} else self._expand_quoted(body, 0)
+            )
         self.written[""] = text
         for name in names:
             appends = any(part.children and part.children[0].type == ">>" for part in outputs) or "-a" in words
@@ -429,7 +428,7 @@ class _Script:
             self.written[normpath(name)] = text if whole and not appends and not again else None
 
     def _run(self, name: str, assignments: Sequence[Node], place: str, depth: int) -> None:
-        """Read a script that a command runs. If it cannot be read, add it to ``unread``."""
+        """Read a script that a command runs, or add it to ``unread`` if it cannot be read."""
         key = name and normpath(name)
         path = self._file(name) if name and key not in self.written else None
         text = self.written.get(key) if path is None else read_text(path)
@@ -446,7 +445,7 @@ class _Script:
         self.arrays, self.doubted = before, doubted
 
     def _set_defaults(self, node: Node) -> None:
-        """For each ``${NAME:=default}`` whose variable is not set, assign the default to the variable."""
+        """Assign the default in ``${NAME:=default}`` to variables that are not set."""
         for child in node.named_children:
             name = re.match(r"\$\{(\w+)(:?)=", _of(child)) if child.type == "expansion" else None
             if name is not None and self.arrays.get(name[1]) in ((None, [""]) if name[2] else (None,)):
@@ -457,12 +456,12 @@ class _Script:
 
     def _loop(self, node: Node) -> None:
         name = node.child_by_field_name("variable")
-        words = [word for child in node.children_by_field_name("value") for word in self._argument(child)]
+        words = [word for child in node.children_by_field_name("value") for word in self._expand_argument(child)]
         if name is not None:
             self.arrays[_of(name)] = [ONE if words and all(map(_is_plain, words)) else ANY_NUMBER]
 
     def _doubt_all(self, doubt: bool) -> None:
-        """If ``doubt``, mark all variables as unknown, because code that was not read may have assigned them."""
+        """If ``doubt``, treat all variables as unknown, because code that was not read may assign them."""
         if doubt:
             self.doubted = True
             self.arrays = {name: [ANY_NUMBER] for name in self.arrays}
@@ -477,7 +476,7 @@ class _Script:
                 self.read(path, depth + 1)
 
     def _file(self, word: str) -> Path | None:
-        """Return the existing file that a word of the script names; None if there is none.
+        """Return the existing file that a word of the script names, or None.
 
         If the beginning of the path is unknown, the rest is looked up in the script's folder.
         """
@@ -485,7 +484,7 @@ class _Script:
         return path if path.is_file() else None
 
     def _output(self, node: Node) -> str:
-        """Return the file's text for ``$(cat FILE)`` and ``$(< FILE)``, and a placeholder for any other command."""
+        """Return the text of the file in ``$(cat FILE)`` and ``$(< FILE)``, and a placeholder for other commands."""
         words = [word for child in node.named_children for word in self._output_words(child)]
         file = self._file(words[1]) if len(words) == 2 and words[0] == "cat" else None
         if file is None:
@@ -494,12 +493,12 @@ class _Script:
             command = last.child_by_field_name("name") if last.type == "command" else None
             return ONE if command is not None and _ONE_WORD.fullmatch(_of(command)) else UNKNOWN
         text = read_text(file)
-        self._spend(len(text))
+        self._count_characters(len(text))
         return text.strip()
 
     def _output_words(self, node: Node) -> list[str]:
         if node.type == "command":
-            return [word for child in node.named_children for word in self._argument(child)]
+            return [word for child in node.named_children for word in self._expand_argument(child)]
         if node.type == "file_redirect":
             return ["cat", *(self._text(child) for child in node.named_children)]
         return [word for child in node.named_children for word in self._output_words(child)] or [UNKNOWN]
@@ -511,7 +510,7 @@ class _Script:
         if value is None:
             words = [""]
         elif value.type == "array":
-            words = [word for child in value.named_children for word in self._argument(child)]
+            words = [word for child in value.named_children for word in self._expand_argument(child)]
         else:
             words = [self._text(value)]
         adds = any(child.type == "+=" for child in node.children)
@@ -527,8 +526,7 @@ class _Script:
             words, before = ["".join([*before, *words])], []
         self.arrays[_of(name)] = [*before, *words]
 
-    def _argument(self, node: Node) -> list[str]:
-        """Expand an argument of a command into words, as a shell does."""
+    def _expand_argument(self, node: Node) -> list[str]:
         if node.type in ("comment", "variable_assignment", "file_redirect"):
             return []
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
@@ -548,7 +546,7 @@ class _Script:
         return [Word.of(word, source) if UNKNOWN in word and not isinstance(word, Word) else word for word in words]
 
     def _own_arguments(self, node: Node) -> Sequence[str]:
-        """Return the script's own arguments, for ``"$@"``. They are unknown inside a shell function."""
+        """Return the script's arguments for ``"$@"``. They are unknown inside a shell function."""
         if self.inside or self.given:
             return [ANY_NUMBER]
         if not self.arguments:
@@ -565,7 +563,7 @@ class _Script:
         if node.type in ("concatenation", "command_name"):
             return "".join(map(self._text, node.named_children))
         if node.type == "string":
-            return self._quoted(node, 1).replace(ANY_NUMBER, UNKNOWN)
+            return self._expand_quoted(node, 1).replace(ANY_NUMBER, UNKNOWN)
         if _of(node) in _ALL_ARGUMENTS:
             return " ".join(self._own_arguments(node)).replace(ANY_NUMBER, UNKNOWN)
         if node.type == "simple_expansion":
@@ -588,8 +586,7 @@ class _Script:
         self.assumed[plain[1]] = text
         return text
 
-    def _quoted(self, node: Node, margin: int) -> str:
-        """Return the text of a double-quoted string or a heredoc, with its variables expanded."""
+    def _expand_quoted(self, node: Node, margin: int) -> str:
         text, place, whole = "", margin, node.text or b""
         for child in node.named_children:  # the parser drops some of the text between expansions
             end = child.end_byte - node.start_byte
@@ -599,8 +596,7 @@ class _Script:
         return text + _unescaped(whole[place : len(whole) - margin].decode(errors="replace"))
 
     def _computed(self, text: str) -> str:
-        """Return the result of ``$((A * 2))`` if it contains only integers, known variables and ``+ - * / %``;
-        otherwise a placeholder."""
+        """Return the result of ``$((A * 2))`` if its variables are known integers; otherwise a placeholder."""
         text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: self._value(name[1]), text)
         if len(text) > _LONGEST_SUM or not re.fullmatch(r"[\d\s()+*/%-]+", text) or "**" in text:
             return ONE
@@ -613,11 +609,11 @@ class _Script:
         return " ".join(self._words(name, UNKNOWN))
 
     def _words(self, name: str, otherwise: str) -> list[str]:
-        """Return the words in the value of a variable, or only ``otherwise`` if the script does not set it."""
+        """Return the words in a variable's value, or ``[otherwise]`` if the script does not set the variable."""
         places = self.scopes.get(name, set[int]())
         otherwise = ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
-        self._spend(len(words) + sum(map(len, words)))
+        self._count_characters(len(words) + sum(map(len, words)))
         return words
 
 
@@ -630,7 +626,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _sum(node: ast.expr) -> int:
-    """Evaluate an arithmetic expression of integers. Division rounds towards zero, as in a shell.
+    """Evaluate an expression of integers. Division rounds towards zero, as in a shell.
 
     :raises ValueError: for other expressions.
     """
@@ -649,20 +645,19 @@ def _sum(node: ast.expr) -> int:
 
 
 def _array(node: Node) -> str:
-    """Return the name of the array in ``${ARGS[@]}``; empty for any other node."""
+    """Return ``ARGS`` for ``${ARGS[@]}``, and "" for any other node."""
     match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", _of(node)) if node.type == "expansion" else None
     return match[1] if match else ""
 
 
 def _is_plain(word: str) -> bool:
-    """Return True if a variable with this value expands to at most one word that is not an option."""
+    """Return True if the value of a variable is at most one word and not an option."""
     return word == ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
 
 
 def doubted(words: Sequence[str]) -> list[str] | None:
-    """Return the words with all values of options replaced by unknown values; None if the first word is not an option
-    and may be the value of an option before it.
-    """
+    """Return words with all values of options replaced by unknown values. Return None if the first word is not an
+    option, because it may be the value of an option before it."""
     doubt: list[str] = []
     for word in words:
         if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):
@@ -678,13 +673,12 @@ _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithme
 
 
 def _of(node: Node) -> str:
-    """Return the text of a syntax node, without the spaces before a shell expansion such as ``$X``."""
+    """Return the text of a syntax node. The spaces before a shell expansion such as ``$X`` are removed."""
     text = (node.text or b"").decode(errors="replace")
     return re.sub(r"^[^$`]*", "", text) if node.type in _EXPANSIONS else text
 
 
 def _unescaped(text: str) -> str:
-    """Unescape a double-quoted shell string."""
     return re.sub(r'\\([$`"\\\n])', lambda match: match[1].strip("\n"), text)
 
 

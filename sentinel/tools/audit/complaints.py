@@ -1,4 +1,4 @@
-"""Write a message for each setting that a version does not have or does not accept."""
+"""Write messages about settings that the framework's version does not have or does not accept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_LINES = 10
 
 @dataclass(frozen=True)
 class Complaints:
-    """Messages about settings.
+    """Messages about a run's settings.
 
     :ivar rejected: about settings for which the program raises an error, and values that an option does not accept.
     :ivar doubtful: about other settings that the version does not have, or that could not be checked.
@@ -29,7 +29,7 @@ class Complaints:
 
 
 def complaints(run: Run, given: Given, copy: Copy) -> Complaints:
-    """Return messages about a run's unknown, rejected and unchecked settings, with similar options as suggestions."""
+    """Return messages about a run's unknown, rejected and unchecked settings. The messages suggest similar options."""
     found = Complaints()
     training = run.training
     if training is None:
@@ -56,14 +56,14 @@ class _Reader:
     copy: Copy
 
     def place(self, name: str) -> str:
-        """Return ``file:line: `` for a setting or section; empty if its position is not known."""
+        """Return ``file:line: `` for a setting or section, or "" if its position is not known."""
         places, config = self.given.launch.places, self.run.config
         place = next((places[each] for each in places if f"{each}.".startswith(f"{name}.")), "")
         place = place or (position_of(config, name) if config else "")
         return f"{place}: " if place else ""
 
     def near(self, name: str) -> str:
-        """Return the end of a message about an unknown option: which release has it, or a similar name."""
+        """Return the hint of a message about an unknown option: a release that has it, or a similar name."""
         newest, since = newest_with(self.copy.target, self.options, name)
         # A name that another release has is not misspelled, so no similar option is suggested.
         if since:
@@ -77,7 +77,7 @@ class _Reader:
         return f" (it is one of {other})" if other else f"; did you mean {meant}?" if meant else ""
 
     def is_refused(self, name: str) -> bool:
-        """Return True if the script's parser certainly raises an error for an unknown option."""
+        """Return True if the script's parser certainly raises an error for this option."""
         strict, launch = self.given.launch.parser.strict, self.given.launch
         typed = [each for each, _ in launch.settings if f"{each}.".startswith(f"{name}.")]
         if typed:  # argparse accepts abbreviated names of flags
@@ -85,7 +85,7 @@ class _Reader:
         return "file" in strict and not any(f"{each}.".startswith(f"{name}.") for each in self.given.set_names)
 
     def raised(self, each: Rejection) -> str:
-        """Return a message about an exception of the configuration class and the settings that cause it."""
+        """Return a message about an exception that the configuration class raises, and the settings that cause it."""
         place = next(filter(None, map(self.place, each.names)), "")
         given = ", ".join(f"{name}={self.training.configuration[name]}" for name in each.names)
         processes = f" with {' or '.join(map(str, each.processes))} processes" if each.processes else ""
@@ -94,7 +94,6 @@ class _Reader:
 
 
 def _add_unknown(reader: _Reader, found: Complaints) -> None:
-    """Add messages about settings that are not options of the run's trainer."""
     run, options, launch = reader.training, reader.options, reader.given.launch
     nested = {name.removesuffix(f".{option}"): None for name, option in run.nested.items()}
     refused = [section for section in nested if reader.is_refused(section)]
@@ -131,7 +130,6 @@ def _add_unknown(reader: _Reader, found: Complaints) -> None:
 
 
 def _add_unchecked(reader: _Reader, found: Complaints) -> None:
-    """Add messages about settings that may be options, because code that was not read may declare them."""
     run, meant = reader.training, reader.training.meant()
     by_source: dict[str, list[str]] = {}
     for name in (name for name in run.unread() if name not in run.nested):

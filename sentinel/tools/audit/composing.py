@@ -28,8 +28,7 @@ _PACKAGE = re.compile(rb"\A\s*#\s*@package +(\S+)")
 def composed(
     file: Path, data: Mapping[Any, Any], folders: Sequence[Path], chosen: Mapping[str, Any] | None = None
 ) -> tuple[dict[Any, Any], list[str]]:
-    """Merge a configuration with the files in its ``defaults`` list. Return the result, and the entries of the list
-    that could not be read.
+    """Merge a configuration with the files in its ``defaults`` list. Return the result and the unreadable entries.
 
     :param folders: the folders in which these files are looked up after the folder of the configuration.
     :param chosen: the choices of the command line, which override those of the ``defaults`` lists.
@@ -47,7 +46,7 @@ class _Reader:
     left: int = _MOST
 
     def merged(self, data: Mapping[Any, Any], group: str, package: str, depth: int = 0) -> dict[Any, Any]:
-        """Merge one file with the files in its ``defaults`` list.
+        """Return one configuration file merged with the files in its ``defaults`` list.
 
         :param group: the file's folder, relative to the folder of the search path that contains it.
         :param package: the dotted section to which its settings belong.
@@ -102,7 +101,7 @@ class _Reader:
         return result
 
     def _chosen(self, reference: re.Match[str]) -> str:
-        """Return the choice for the group in ``${group}``; the reference itself if there is no choice for the group."""
+        """Return the choice for the group ``${group}``. If there is none, return the reference itself."""
         return str(self.choices.get((reference[1], reference[1].replace("/", ".")), reference[0]))
 
     def _find(self, name: str) -> Path | None:
@@ -112,7 +111,7 @@ class _Reader:
 
 
 def groups(folders: Sequence[Path]) -> frozenset[str]:
-    """Return the config groups, such as ``model_engine``, in the ``defaults`` lists of all files in these folders."""
+    """Return the config groups that ``defaults`` lists name in any file in these folders, such as ``model_engine``."""
     found: set[str] = set()
     for folder in folders:
         for file in sorted(folder.glob("*.yaml"))[:_MOST]:
@@ -136,7 +135,7 @@ def _entries(listed: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _place(name: str, group: str, package: str, choice: Any) -> tuple[str, str, bool]:
-    """Return the folder and the section of an entry in a ``defaults`` list, and whether the entry names its section
+    """Return the folder and section of an entry in a ``defaults`` list, and whether it names the section
     (``group@section``)."""
     match = _ENTRY.fullmatch(name)
     path, section = (match[2], match[3]) if match else (name, None)
@@ -155,7 +154,6 @@ def _below(package: str, data: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
-    """Merge ``data`` into ``into``, section by section. Values of ``data`` win."""
     for name, value in data.items():
         if isinstance(value, Mapping) and value.get("_override_") is True:  # the section replaces the inherited one
             into[name] = {key: item for key, item in value.items() if key != "_override_"}

@@ -1,4 +1,4 @@
-"""Read the options of a copy of a framework from the files that ``recipes/<target>/options.toml`` lists.
+"""Read a framework's options from the source files that ``recipes/<target>/options.toml`` lists.
 
     [[options]]
     name = "PPO"
@@ -62,7 +62,7 @@ _FLAGS = {"store_true": "false", "store_false": "true"}
 
 
 def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str | None = None) -> tuple[Options, ...]:
-    """Return the options of each trainer in a copy of the framework.
+    """Return the options of each trainer in a copy of a framework.
 
     :param python: the interpreter of the environment with the packages of inherited classes; None for the running one.
     """
@@ -108,8 +108,8 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str
 
 
 def finder(target: Target, checkout: Checkout, python: str | None = None) -> Find:
-    """Return a function that finds a module's file without importing it: first in a copy of the framework, then in the
-    packages of an environment.
+    """Return a function that finds the file of a module, which is not imported. The copy of the framework is searched
+    first, then the packages of an environment.
 
     :param python: the environment's interpreter; None for the running one.
     """
@@ -126,7 +126,7 @@ def finder(target: Target, checkout: Checkout, python: str | None = None) -> Fin
 
 
 def packages_digest(python: str | None = None) -> str:
-    """Return a digest of the packages that are installed in an environment, with their versions.
+    """Return a digest of the names and versions of the packages that an environment has.
 
     :param python: the environment's interpreter; None for the running one.
     """
@@ -143,13 +143,11 @@ def _package_folders(python: str | None) -> list[Path]:
 
 @cache
 def _path_of(python: str) -> tuple[str, ...]:
-    """Return the folders in which an interpreter looks for modules."""
     return tuple(interpreters.ask(python, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"))
 
 
 def _distribution(file: Path, checkout: Checkout) -> str:
-    """Return the name and version of the installed package to which a file belongs; empty for a file of the
-    checkout."""
+    """Return name and version of the installed package to which a file belongs, or "" for a file of the checkout."""
     folder = next((folder for folder in file.parents if folder.name.endswith("-packages")), None)
     if folder is None or file.is_relative_to(checkout.path):
         return ""
@@ -159,13 +157,13 @@ def _distribution(file: Path, checkout: Checkout) -> str:
 
 
 def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
-    """Return the names of the configuration classes of a target's trainers."""
+    """Return the configuration classes of a target's trainers, by name."""
     named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
     return tuple(dict.fromkeys(named))
 
 
 def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
-    """Return the newest release whose file declares an option, and the release after that one; "" if there is none.
+    """Return the newest release whose file declares an option, and the release after it.
 
     Only ``options.file`` is read, without the classes that it imports, and only at releases in the mirror. Both are ""
     if the later release may declare the option in another file.
@@ -190,7 +188,7 @@ def newest_with(target: Target, options: Options, name: str) -> tuple[str, str]:
 
 
 def _at_release(target: Target, options: Options, tag: str) -> Options:
-    """Return the options that ``options.file`` declares at a release, without those of imported classes."""
+    """Return the options that ``options.file`` declares at a release. Imported classes are left out."""
     source = run(MirrorStore().path(target.name), "show", f"refs/tags/{tag}:{options.file}").out
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, os.path.basename(options.file))
@@ -213,7 +211,7 @@ _MOST_RELEASES = 100
 
 
 def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
-    """Return the folders of a copy that contain Hydra configurations."""
+    """Return the folders in a copy of the framework that have Hydra configurations."""
     trees = [entry["file"] for _, entry in _declarations(catalog, target.name) if entry["kind"] == "tree"]
     folders = [_place(target, checkout, file) for file in trees]
     return tuple(dict.fromkeys(place.parent for place in folders if place is not None))
@@ -222,7 +220,7 @@ def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[
 def options_of_parser(
     file: Path,
 ) -> tuple[dict[str, Option], dict[str, str], dict[str, tuple[str, str | None]]]:
-    """Return the options that a file declares with calls such as ``add_argument("--name")``.
+    """Return the options that a file declares by calls such as ``add_argument("--name")``.
 
     :return: the options; :attr:`Options.open`, if a call computes the name of its option; and :attr:`Options.flags`.
         ``f"--{prefix}.lr"`` in a loop over literal strings is not computed.
@@ -264,8 +262,8 @@ _COMPUTED = "--?"
 
 
 def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the possible values of an argument: that of a literal, or one for each value of the loop variable in an
-    f-string; empty for other expressions."""
+    """Return the possible values of an argument: a literal, or an f-string with each value of a loop variable. Return
+    none for other expressions."""
     if isinstance(node, ast.Constant):
         return (node.value,) if isinstance(node.value, str) else ()
     if not isinstance(node, ast.JoinedStr):
@@ -282,7 +280,7 @@ def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, .
 
 
 def options_of_tree(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
-    """Return the settings of a YAML file, merged with the files in its Hydra ``defaults`` list, as options.
+    """Read a YAML file and its Hydra ``defaults`` list, and return all settings as options.
 
     :return: the options; and :attr:`Options.open`, if an entry of the list could not be read.
     """
@@ -308,7 +306,7 @@ def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping
 
 
 def _entries(catalog: Catalog, target: str, kind: str, keys: set[str]) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield the entries of one kind, each with its file.
+    """Yield the entries of one kind in a target's ``options.toml``, each with its file.
 
     :param keys: the keys that each entry must have.
     """
@@ -320,7 +318,7 @@ def _entries(catalog: Catalog, target: str, kind: str, keys: set[str]) -> Iterat
 
 
 def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
-    """Yield the possible paths of a repository's file or folder in a copy of the framework."""
+    """Yield the paths at which a copy of the framework may have a file or folder of the repository."""
     names = [name, *(name.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
     return (checkout.path / name for name in names)
 
@@ -336,7 +334,7 @@ def _readable(place: Path) -> bool:
 def search_path(
     data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
 ) -> tuple[list[Path], list[str]]:
-    """Return the folders in which configuration files are looked up, and a message for each entry that was left out.
+    """Return the folders in which configuration files are looked up, and a message for each ignored entry.
 
     The configuration's own entries (``hydra.searchpath``) come first, then the folders of the audited copy. Hydra
     imports the package of a ``pkg://`` entry; this function looks up the package's folder in the audited copy.
@@ -358,7 +356,7 @@ def search_path(
 
 
 def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
-    """Yield the folders to which an entry of a search path may refer, with the most likely ones first."""
+    """Yield the folders that an entry of a search path may mean, the most likely one first."""
     if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
         yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
     elif scheme in ("", "file") and name:

@@ -1,4 +1,4 @@
-"""Look up the value of a setting in a training run: the configured value, or otherwise the framework's default."""
+"""Look up the value of a setting in a training run: the configured value or, without it, the framework's default."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _ENDING = re.compile(
 
 
 def is_reference(name: str) -> bool:
-    """Return True if a setting or argument of this name specifies a reward function, an environment or data."""
+    """Return True if the name of a setting suggests a reward function, an environment or data."""
     return bool(_SUBJECT.fullmatch(name) and _ENDING.fullmatch(name))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The value of a setting in a training run.
+    """The value that a setting has in a training run.
 
     :ivar name: the name of the setting, or of the section above it if this section is null.
     :ivar value: its text; None if it cannot be known.
@@ -59,7 +59,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Training:
-    """A training run: its configuration, and the options of its copy of the framework.
+    """A training run, as its configuration and the framework's options determine it.
 
     :ivar configuration: the text of each setting.
     :ivar options: the options of the configuration's trainer; None if they are unknown.
@@ -84,18 +84,18 @@ class Training:
     apart: Mapping[str, str] = field(default_factory=dict)
 
     def unused(self, name: str) -> str:
-        """Return the given name if it is a trainer class that the run certainly does not use; otherwise ""."""
+        """Return the name if it is a trainer class that the run certainly does not use; otherwise ""."""
         return name if self.trainers and is_trainer(name) and name not in self.trainers else ""
 
     def unknown(self) -> list[str]:
-        """Return the settings that are certainly not options of the trainer. If a whole section is missing, only the
-        section is returned."""
+        """Return the settings that are certainly not options of the trainer. Return only the section if it does not
+        exist."""
         options = self.options
         if options is None:
             return []
         found: dict[str, None] = {}
         for name in self.configuration:
-            if name in self.added | self.recorded or not self._variables.isdisjoint(with_sections(name)):
+            if name in self.added | self.recorded or not self._referenced_names.isdisjoint(with_sections(name)):
                 continue
             first = next((part for part in with_sections(name) if options.closed(part)), None)
             if first is not None:
@@ -103,8 +103,7 @@ class Training:
         return list(found)
 
     @cached_property
-    def _variables(self) -> frozenset[str]:
-        """Return the settings and sections that are not options, but to which other settings refer (``${name}``)."""
+    def _referenced_names(self) -> frozenset[str]:
         referred = {name for text in self.configuration.values() for name in _REFERRED.findall(text)}
         known = self.options if self.options is not None else ()
         first = (next((each for each in with_sections(name) if each not in known), "") for name in referred)
@@ -112,8 +111,7 @@ class Training:
 
     @cached_property
     def nested(self) -> Mapping[str, str]:
-        """Map settings in a section that does not exist to the option of the same name without the section: ``run.lr``
-        to ``lr``.
+        """Return setting -> option, such as ``run.lr`` -> ``lr``, for settings in a section that does not exist.
 
         A parser of flat options does not read such settings, but the user's own code may. Settings without such an
         option are left out.
@@ -121,7 +119,7 @@ class Training:
         options = self.options.options if self.options is not None else {}
         found: dict[str, str] = {}
         for name in self.configuration:
-            parts, known = name.split("."), {*self._variables, *self.added}
+            parts, known = name.split("."), {*self._referenced_names, *self.added}
             if not any((self.options and each in self.options) or each in known for each in with_sections(name)):
                 tails = (".".join(parts[start:]) for start in range(1, len(parts)))
                 found[name] = next(filter(options.__contains__, tails), "")
@@ -129,7 +127,7 @@ class Training:
 
     @property
     def references(self) -> dict[str, str]:
-        """Return the settings that specify reward functions, environments or data, with their values."""
+        """Return the settings that name reward functions, environments or data, with their values."""
         names = (
             name for name, text in self.configuration.items() if is_reference(name) and re.search(r"[^\W\d]|\?", text)
         )
@@ -137,7 +135,7 @@ class Training:
         return {name: text for name, text in values.items() if text not in _NO_NAMES and not _REFERENCE.fullmatch(text)}
 
     def unread(self) -> list[str]:
-        """Return the settings that are not known options, but may be declared as options by code that was not read."""
+        """Return the settings that are not known options, but may be options that unread code declares."""
         options = self.options
         if options is None:
             return list(self.configuration)
@@ -146,7 +144,7 @@ class Training:
 
     @cached_property
     def invalid(self) -> Mapping[str, str]:
-        """Map each setting with an invalid value to a description of the valid values."""
+        """Return setting -> description of the valid values, for each setting with an invalid value."""
         known = self.options.options if self.options is not None else {}
         checked = known.keys() - self.recorded
         expected = {name: known[name].expects(text) for name, text in self.configuration.items() if name in checked}
@@ -166,7 +164,7 @@ class Training:
         return covers(self.doubtful, name)
 
     def meant(self) -> dict[str, str]:
-        """Map settings that may be misspelled to the options with the most similar names."""
+        """Return misspelled setting -> most similar option."""
         options = self.options
         if options is None:
             return {}
@@ -181,21 +179,21 @@ class Training:
         }
 
     def setting(self, name: str) -> Setting | None:
-        """Return the value of a setting in this run; None if neither the configuration nor the framework has it."""
+        """Return the value of a setting in this run, or None if neither the configuration nor the framework has it."""
         return self._resolved(self._lookup(name), 8)
 
     def absent(self, name: str) -> bool:
-        """Return True if the framework's options are known and do not include this name."""
+        """Return True if the framework's options are known and do not have this name."""
         return self.options is not None and self._lookup(name) is None
 
     def elsewhere(self, name: str) -> str | None:
-        """Return the first of the framework's other trainers that has this option; None if there is none."""
+        """Return another trainer of the framework that has this option, or None."""
         return next((other.name for other in self.others if name in other), None)
 
     def _lookup(self, name: str) -> Setting | None:
         if name in self.configuration:
             return Setting(name, None if name in self.invalid else self.configuration[name])
-        if self._written(name):
+        if self._sets_member_of(name):
             return Setting(name, "{…}")
         for section in with_sections(name)[:-1]:
             if self.configuration.get(section):  # the section is null or a single value, so it has no members
@@ -207,15 +205,14 @@ class Training:
             return None
         for section in with_sections(name)[:-1]:
             option = self.options.options.get(section)
-            if option is not None and option.default == "null" and not self._written(section):
+            if option is not None and option.default == "null" and not self._sets_member_of(section):
                 return Setting(section, None if self._doubtful(name) else "null", default=True)
         option = self.options.options.get(name)
         if self._doubtful(name):
             return Setting(name, None, default=True)
         return Setting(name, option.default if option else "{…}", default=True)
 
-    def _written(self, section: str) -> bool:
-        """Return True if the configuration sets a member of this section."""
+    def _sets_member_of(self, section: str) -> bool:
         return any(other.startswith(f"{section}.") for other in self.configuration)
 
     def _resolved(self, setting: Setting | None, steps: int) -> Setting | None:
@@ -230,7 +227,7 @@ class Training:
 
 
 def covers(items: Collection[str], name: str) -> bool:
-    """Return True if a name is one of these options, or is in one of these sections."""
+    """Return True if ``items``, which has options and sections, includes this option or one of its sections."""
     return name in items or any(item[-1:] in ("", ".") and name.startswith(item) for item in items)
 
 
@@ -243,7 +240,7 @@ def training(
     hidden: frozenset[str] = frozenset(),
     recorded: frozenset[str] = frozenset(),
 ) -> Training:
-    """Return the training run of a configuration, with the trainer whose options fit the configuration best.
+    """Create the training run of a configuration. Its trainer is the one whose options fit best.
 
     :param made_by: the configuration class that a script calls; it determines the trainer. If it is empty or belongs to
         no trainer, the trainer with the most settings among its options is used; of several, the one that accepts the

@@ -27,25 +27,24 @@ def flattened(data: Any, prefix: str = "") -> dict[str, str]:
 
 
 def spelled(name: object) -> str:
-    """Return a setting's name in the spelling of recipes: without leading dashes, and with underscores for others."""
+    """Return a setting's name as recipes write it: without leading dashes, and with underscores for other dashes."""
     return str(name).lstrip("-").replace("-", "_")
 
 
 def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a configuration without the keys ``defaults`` and ``hydra``, which belong to Hydra, and without the key
-    that ``sentinel watch`` adds."""
+    """Remove the keys ``defaults`` and ``hydra``, which belong to Hydra, and the key that ``sentinel watch`` adds."""
     return {name: value for name, value in data.items() if name not in ("defaults", "hydra", RECORDED)}
 
 
 def classes_recorded(data: Mapping[Any, Any]) -> list[str] | None:
-    """Return the names of a recorded run's configuration class and its base classes; None if ``sentinel watch`` did not
-    write the file."""
+    """Return the configuration class of a recorded run and its base classes, by name. Return None if ``sentinel watch``
+    did not write the file."""
     classes = data.get(RECORDED)
     return list(map(str, classes)) if isinstance(classes, list) else None
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML, JSON or TOML file.
+    """Read a YAML, JSON or TOML file and return its mapping.
 
     :raises SentinelError: if the file cannot be read or is not a mapping; the message starts with ``file:line:column``.
     """
@@ -59,7 +58,7 @@ def read_mapping(file: Path) -> dict[str, Any]:
 
 
 def position_of(file: Path, name: str) -> str:
-    """Return ``file:line`` of a setting in a YAML or JSON file; empty if the file does not have it."""
+    """Return ``file:line`` of a setting in a YAML or JSON file, or "" if the file does not have it."""
     try:
         document = read_text(read_bytes(file), suffix_of(file), configuration=True)
     except (DocumentError, SentinelError):
@@ -69,7 +68,7 @@ def position_of(file: Path, name: str) -> str:
 
 
 def value_of(text: str) -> Any:
-    """Parse the text of a setting as YAML and return its value, or return the text if it is not valid YAML."""
+    """Parse the text of a setting as YAML. If it is not valid YAML, return the text."""
     try:
         return None if text == "None" else parse_yaml(text, configuration=True).data if text.strip() else None
     except DocumentError:

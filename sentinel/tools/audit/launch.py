@@ -1,4 +1,4 @@
-"""Read the command, shell script or Python script that starts a training run, without executing it."""
+"""Read the settings of a command, shell script or Python script that starts a training run, without executing it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.tools.audit.python_script import ANY, Call, Parser, read_script
 
 @dataclass(frozen=True)
 class Launch:
-    """The command or script that starts a training run, and its settings.
+    """The command or script that starts a training run, with the settings that it passes.
 
     :ivar settings: the value of each setting, in the order of the command or script.
     :ivar made_by: the configuration class that a Python script calls; empty if none is called.
@@ -104,7 +104,7 @@ def launch_of(
     if line.others:
         unread.append(f"not read: other commands of the script: {some(line.others)}")
     is_file = line.program.endswith(".py")
-    near = _file_near(script, line.program) if is_file else None
+    near = _find_near_script(script, line.program) if is_file else None
     program = near or (find(line.program) if is_file or "." in line.program else None)
     made = Launch()
     if program is not None:
@@ -120,7 +120,7 @@ def launch_of(
     settings = [setting_of(word) for word in line.settings]
     named = {name: str(value) for name, value in settings if name in _NAMES_A_FILE}
     settings = [(name, value) for name, value in settings if name not in _NAMES_A_FILE]
-    config = _configuration(script, line.program, named) if named else None
+    config = _find_configuration(script, line.program, named) if named else None
     single = {word: file for word in line.words if (file := _settings_file(script, word)) is not None}
     if config is None and single:
         config = next(iter(single.values()))
@@ -158,7 +158,7 @@ def launch_of(
 
 
 def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True, shown: str = "") -> Launch:
-    """Read the configuration that a Python script creates.
+    """Read the configuration that a Python script creates for its training run.
 
     :param words: the script's arguments.
     :param must: whether to raise an error if the script creates no configuration.
@@ -186,7 +186,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
             own=made.fields,
         )
     call, *others = calls
-    differ = _differences(call, [one for one in others if one.name == call.name])
+    differ = _differing_options(call, [one for one in others if one.name == call.name])
     read = f"{shown}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
     unread = []
     if call.unread:
@@ -221,8 +221,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     )
 
 
-def _differences(call: Call, others: Sequence[Call]) -> list[str]:
-    """Return the options to which the other calls of the same class pass a different value, or no value."""
+def _differing_options(call: Call, others: Sequence[Call]) -> list[str]:
     names = {name for one in others for name in (*call.settings, *one.settings, *one.unread)} - {*call.unread}
     return sorted(
         name
@@ -235,19 +234,17 @@ def _differences(call: Call, others: Sequence[Call]) -> list[str]:
 _NAMES_A_FILE = ("config", "config_path", "config_name", "config_dir")
 
 
-def _configuration(script: Path | None, program: str, named: Mapping[str, str]) -> Path | None:
-    """Return the configuration file that a program's arguments name; None if there is no such file here."""
+def _find_configuration(script: Path | None, program: str, named: Mapping[str, str]) -> Path | None:
     folders = [named[name] for name in ("config_path", "config_dir") if name in named] or [""]
     name = named.get("config_name", "")
     places = [named["config"]] if "config" in named else []
     for folder in folders if name else ():
         for base in ("", str(Path(program).parent)):
             places += [str(Path(base, folder, f"{name}{end}")) for end in ("", ".yaml")]
-    return next((file for place in places if (file := _file_near(script, place))), None)
+    return next((file for place in places if (file := _find_near_script(script, place))), None)
 
 
-def _file_near(script: Path | None, name: str) -> Path | None:
-    """Return the file that a command names, in the current folder or in the script's folder; None if neither has it."""
+def _find_near_script(script: Path | None, name: str) -> Path | None:
     places = [Path(name), *([script.parent / name] if script else [])]
     return next((place for place in places if name and "\0" not in name and place.is_file()), None)
 
@@ -257,12 +254,11 @@ _ENDS = (".yaml", ".yml", ".toml", ".json")
 
 
 def _settings_file(script: Path | None, name: str) -> Path | None:
-    return _file_near(script, name) if name.lower().endswith(_ENDS) else None
+    return _find_near_script(script, name) if name.lower().endswith(_ENDS) else None
 
 
 def setting_of(word: str) -> tuple[str, Any]:
-    """Split ``KEY=VALUE`` into name and value. The key may have the form of Hydra (``+KEY``) or of argparse
-    (``--key-words``)."""
+    """Split ``KEY=VALUE`` into name and value. The key may be that of Hydra (``+KEY``) or argparse (``--key-word``)."""
     name, equals, text = word.partition("=")
     name = spelled(name.strip("+ "))
     if not equals or not name:

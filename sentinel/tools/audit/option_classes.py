@@ -1,4 +1,4 @@
-"""Read options from the source of nested dataclasses or pydantic models, without importing them.
+"""Read options from the source of nested dataclasses or pydantic models, which are not imported.
 
 A default that code computes, in ``__post_init__`` or with a function, counts as unknown.
 """
@@ -44,7 +44,7 @@ _NO_OPTIONS = frozenset({"abc", "enum", "omegaconf", "pydantic", "pydantic_confi
 def options_of_class(
     file: Path, name: str, find: Find, read: dict[Path, _Module] | None = None
 ) -> tuple[dict[str, Option], dict[str, str]]:
-    """Return the fields of a class and of its sections, by dotted name.
+    """Return the fields of a configuration class and of its sections: dotted name -> option.
 
     :param find: finds the modules from which the class or its sections are imported.
     :param read: the modules that were read so far; the modules of this class are added.
@@ -57,7 +57,7 @@ def options_of_class(
 
 @dataclass(frozen=True)
 class Checked:
-    """The code of a configuration class that may reject values.
+    """The code in a configuration class that may reject values.
 
     :ivar methods: the methods of the class and of its base classes, by name; the class itself comes first.
     :ivar constants: the names at the top level of the modules of these classes, with their values.
@@ -73,7 +73,7 @@ class Checked:
 
 
 def checks_of_class(file: Path, name: str, find: Find) -> dict[str, Checked]:
-    """Return the code that checks the fields of a class and of its sections: prefix of the section -> code."""
+    """Return the code that checks the fields of a class and of its sections: section's prefix -> code."""
     modules = _Modules(find)
     owner = modules.class_named(modules.read(file), name)
     for _ in modules.options(owner) if owner else ():
@@ -98,7 +98,7 @@ def _checked(classes: list[_Class]) -> Checked:
 
 
 def lineage_of(path: str, find: Find) -> dict[str, Path]:
-    """Return a class and its base classes, as :func:`lineage_in` does; empty if the source of the class is not found.
+    """Return a class and its base classes: name -> file. The result is empty if the source is not found.
 
     :param path: the dotted path of the class, or of a module's name for a class that it imports.
     """
@@ -122,8 +122,7 @@ def lineage_in(file: Path, name: str, find: Find) -> dict[str, Path]:
 
 
 def trainers_with(classes: Collection[str], files: Iterable[Path], find: Find) -> dict[str, Path]:
-    """Return the trainers in the given files that accept one of the configuration classes, and their base classes:
-    name -> file, as in :func:`lineage_in`.
+    """Return the trainers that accept one of the configuration classes, and their base classes: name -> file.
 
     A trainer is left out if its constructor's annotations name only other configuration classes. A subclass counts as
     its base class, because it has the options of the base class.
@@ -148,8 +147,7 @@ _LARGEST = 4_000_000
 
 
 def trainer_next_to(boundary: str, used: Collection[str], callers: Iterable[Path], find: Find) -> str:
-    """Return the trainer whose module defines a function, if the run uses neither the trainer nor the function;
-    otherwise "".
+    """Return the trainer in the same module as a function if the run uses neither of the two; otherwise "".
 
     :param boundary: the dotted path of the function or class.
     :param used: the trainers that the run uses, and their base classes.
@@ -178,13 +176,12 @@ class _Module:
 
     @cached_property
     def values(self) -> dict[str, ast.expr]:
-        """Map the names assigned at the module's top level to their values."""
+        """Return name -> value for the assignments at the module's top level."""
         return assigned_in(self.tree.body)
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
-        """Imported name -> (module, name in that module). The module of a relative import begins with one dot for each
-        level."""
+        """Return imported name -> (module, name in that module). A relative module begins with one dot per level."""
         return {
             alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
             for node in ast.walk(self.tree)
@@ -193,7 +190,7 @@ class _Module:
         }
 
     def relative(self, module: str) -> Path | None:
-        """Return the file of a module that this module imports relatively; None if it is not found."""
+        """Return the file of a relatively imported module, or None if it is not found."""
         name = module.lstrip(".")
         folder = self.file.parent
         for _ in range(len(module) - len(name) - 1):
@@ -206,7 +203,7 @@ class _Module:
 
 @lru_cache(maxsize=512)
 def _module(file: Path, tree: ast.Module) -> _Module:
-    """Return the module of a parsed file. The result is cached, so that imports and values are collected once."""
+    """Return the module of a parsed file, from a cache."""
     return _Module(tree, file)
 
 
@@ -233,7 +230,7 @@ class _Modules:
     owners: dict[str, _Class] = dataclass_field(default_factory=dict)
 
     def lineage(self, owner: _Class) -> list[_Class]:
-        """Return a class and those of its base classes that are found: the class, its bases, and then their bases."""
+        """Return a class, its base classes, and their base classes, as far as they are found."""
         found, left = dict[int, _Class](), [owner]
         while left and len(found) < _MOST:
             one = left.pop(0)
@@ -244,8 +241,8 @@ class _Modules:
         return list(found.values())
 
     def configurations(self, owner: _Class) -> set[str]:
-        """Return the configuration classes in the annotations of a class's constructor, and their base classes. If none
-        of them is found, use the next inherited constructor."""
+        """Return the configuration classes that a class's constructor accepts by its annotations, and their base
+        classes. If there is none, use the inherited constructor."""
         for one in self.lineage(owner):
             made = next((node for node in one.node.body if getattr(node, "name", "") == "__init__"), None)
             if isinstance(made, ast.FunctionDef):
@@ -266,7 +263,7 @@ class _Modules:
         return _Class(home.classes[name], home) if home is not None and name in home.classes else None
 
     def foreign(self, module: _Module, base: ast.expr) -> str:
-        """Return the name and package of a base class that was not found; empty if it cannot declare options."""
+        """Return name and package of a base class that was not found, or "" if it cannot declare options."""
         if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
             source, name = base.value.id, base.attr
         elif isinstance(base, ast.Name):
@@ -278,7 +275,7 @@ class _Modules:
         return "" if known else f"{name} of {package}" if package and not source.startswith(".") else name
 
     def _home(self, module: _Module, name: str) -> tuple[_Module | None, str, str]:
-        """Follow the imports of a name to the module that defines it, and return (module, "", name in the module).
+        """Follow the imports of a name to its definition. Return (module, "", name in the module).
 
         If the source of a module is missing, return (None, dotted path of the missing module, name in that module).
         """
@@ -300,7 +297,7 @@ class _Modules:
         return None, source, name
 
     def options(self, owner: _Class, prefix: str = "", values: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
-        """Yield the options of a class and of its sections, with their dotted names.
+        """Yield the options of a class and of its sections with their dotted names.
 
         :param values: field -> value, for the fields that a call of the class sets.
         """
@@ -337,10 +334,10 @@ class _Modules:
             keywords = {keyword.arg: keyword.value for keyword in value.keywords}
             choices = _declared_choices(keywords.get("metadata")) or choices
             default = value.args[0] if value.args else keywords.get("default")
-            value = default if default is not None else _made(keywords.get("default_factory"))
+            value = default if default is not None else _expression_of_factory(keywords.get("default_factory"))
         if isinstance(value, ast.Name) and value.id in item.module.values:
             value = item.module.values[value.id]
-        call = _inner(value)
+        call = _without_copy(value)
         made = self.class_named(item.module, called(call)) if call is not None else None
         sections = self._sections(item)
         text = "" if call is not None and called(call) in ("list", "dict", "set", "tuple") else text_of(value)
@@ -359,7 +356,7 @@ class _Modules:
         yield from found.items()
 
     def _sections(self, item: _Field) -> list[_Class]:
-        """Return the classes that an annotation names, including members of a union, if they have annotated fields."""
+        """Return the classes with annotated fields that an annotation names, alone or in a union."""
         named = [self.class_named(module, name) for module, name in self._named(item.module, item.annotation)]
         return [
             owner
@@ -368,8 +365,7 @@ class _Modules:
         ]
 
     def _members(self, item: _Field) -> tuple[str, ...]:
-        """Return the values and names of an enumeration's members if an annotation names an enumeration; otherwise an
-        empty tuple."""
+        """Return the members' values and names if an annotation is an enumeration; otherwise ()."""
         names = [name for name in self._named(item.module, item.annotation) if name[1] != "None"]
         owner = self.class_named(*names[0]) if len(names) == 1 else None
         if owner is None or not any(name_of(base).endswith("Enum") for base in owner.node.bases):
@@ -379,7 +375,7 @@ class _Modules:
         return tuple(dict.fromkeys(texts))
 
     def _named(self, module: _Module, annotation: ast.expr, depth: int = 0) -> Iterator[tuple[_Module, str]]:
-        """Yield the names in an annotation, including members of type aliases such as ``Optim = SGD | AdamW``."""
+        """Yield the names in an annotation, and in type aliases such as ``Optim = SGD | AdamW``."""
         for name in _named(annotation):
             yield module, name
             home, _, own = self._home(module, name)
@@ -390,22 +386,20 @@ class _Modules:
 Named = tuple[str, Option]
 
 
-def _made(factory: ast.expr | None) -> ast.expr | None:
-    """Return the expression that a field's ``default_factory`` evaluates; None if it is neither a lambda nor a name."""
+def _expression_of_factory(factory: ast.expr | None) -> ast.expr | None:
     if isinstance(factory, ast.Lambda):
         return factory.body
     return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None
 
 
-def _inner(value: ast.expr | None) -> ast.Call | None:
-    """Return the call that creates an object: the expression itself, or the argument of ``copy.deepcopy(...)``."""
+def _without_copy(value: ast.expr | None) -> ast.Call | None:
     if not isinstance(value, ast.Call):
         return None
-    return _inner(value.args[0]) if called(value) in ("deepcopy", "copy") and value.args else value
+    return _without_copy(value.args[0]) if called(value) in ("deepcopy", "copy") and value.args else value
 
 
 def _named(annotation: ast.expr) -> Iterator[str]:
-    """Yield the names in an annotation that is a name, or a union of names such as ``Optional[A]`` or ``A | B``."""
+    """Yield the names in an annotation: a name, or a union such as ``Optional[A]`` or ``A | B``."""
     if isinstance(annotation, ast.Name):
         yield annotation.id
     elif isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

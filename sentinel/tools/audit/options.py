@@ -1,4 +1,4 @@
-"""Represent a framework's options and their defaults, and read literals from its source."""
+"""Represent a framework's options with their defaults, and read literals from its source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def expects(self, text: str) -> str:
-        """Return a description of the valid values if this value is invalid; otherwise ""."""
+        """Return a description of the valid values if ``text`` is not one of them; otherwise ""."""
         if text in ("", "null") or "${" in text:
             return ""
         if self.choices:
@@ -43,7 +43,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of one trainer.
+    """The options that one trainer of a framework has.
 
     :ivar options: dotted name -> option. If a section is null by default, its members have the defaults that they get
         when a configuration sets the section.
@@ -77,7 +77,7 @@ class Options:
         return name in self.options or self.section(name)
 
     def meaning(self, configuration: Mapping[str, str], typed: Collection[str]) -> dict[str, str]:
-        """Return the configuration with each command-line flag replaced by the setting that it sets.
+        """Replace each command-line flag in a configuration by the setting that the flag sets.
 
         :param typed: the names in the configuration that come from the command line.
         """
@@ -88,21 +88,21 @@ class Options:
         return meant
 
     def spelling(self, name: str) -> str:
-        """Return an option's name in this version."""
+        """Return the name that an option has in this version."""
         return next((old for old, new in self.former.items() if new == name), name)
 
     def closed(self, name: str) -> bool:
-        """Return True if there is certainly no option with this name, because no unread code and no free-form section
-        may have it."""
+        """Return True if there is certainly no option with this name. Return False if unread code or a free-form
+        section may have it."""
         above = self.options.keys() & with_sections(name)[:-1]
         return name not in self and not above and not self.may_declare(name)
 
     def may_declare(self, name: str) -> str:
-        """Return the unread code that may declare this option; empty if there is none."""
+        """Return the unread code that may declare this option, or "" if there is none."""
         return next((why for prefix, why in self.open.items() if f"{name}.".startswith(prefix)), "")
 
     def closest(self, name: str, alike: float = 0.6, is_section: bool = False) -> str:
-        """Return the known option that is most similar to an unknown name; empty if none is similar.
+        """Return the known option that is most similar to an unknown name, or "".
 
         :param is_section: whether the name is a section. It is then compared with known sections, too.
         """
@@ -114,7 +114,7 @@ class Options:
         for other in islice(known_names, _MOST):
             parent, _, end = other.rpartition(".")
             same = parent == section  # then only the last names are compared
-            words, known = _words(last if same else name), _words(end if same else other)
+            words, known = _split_words(last if same else name), _split_words(end if same else other)
             common = 2 * len(words & known) / (len(words) + len(known) or 1)
             whole.set_seq1(other)
             ending.set_seq1(end)
@@ -130,7 +130,7 @@ class Options:
         return near if near in known_names else best[2]
 
     def section(self, name: str) -> bool:
-        """Return True if this name is a section of options, such as ``actor.optim``."""
+        """Return True if the name is that of a section with options, such as ``actor.optim``."""
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)
 
 
@@ -142,7 +142,7 @@ _MOST = 5000
 
 
 def with_sections(name: str) -> list[str]:
-    """Return the sections above a setting, with the highest first, and then the setting."""
+    """Return the sections of a setting, from the outermost, and then the setting: ``a``, ``a.b``, ``a.b.c``."""
     parts = name.split(".")
     return [".".join(parts[:size]) for size in range(1, len(parts) + 1)]
 
@@ -154,14 +154,12 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _words(name: str) -> set[str]:
-    """Split an option's name into words, and remove plural endings. For example, ``algo.kl.init_coef`` has four
-    words."""
+def _split_words(name: str) -> set[str]:
     return {word.lower().rstrip("s") for word in re.split(r"[._-]+", name) if word}
 
 
 def assigned_in(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
-    """Return name -> value for the assignments in the body of a module or class."""
+    """Return name -> value for the assignments directly in the body of a module or class."""
     return {
         target.id: node.value
         for node in body
@@ -172,7 +170,7 @@ def assigned_in(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
 
 
 def parsed(file: Path) -> ast.Module:
-    """Parse a Python file, and suppress syntax warnings. An unchanged file is parsed once."""
+    """Parse a Python file without printing syntax warnings. The result is cached until the file changes."""
     status = file.stat()
     return _parsed(file, status.st_mtime_ns, status.st_size)
 
@@ -185,12 +183,12 @@ def _parsed(file: Path, changed: int, size: int) -> ast.Module:
 
 
 def name_of(node: ast.expr) -> str:
-    """Return the last part of a dotted name; empty if the node is not a name."""
+    """Return ``c`` for the expression ``a.b.c``, and "" for an expression that is not a name."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def is_trainer(name: str) -> bool:
-    """Return True if a class with this name is a trainer."""
+    """Return True if a class name ends with ``Trainer``."""
     return name.endswith("Trainer")
 
 
@@ -199,7 +197,7 @@ def called(call: ast.Call) -> str:
 
 
 def text_of(node: ast.expr | None) -> str | None:
-    """Return the text of a literal; None if the value is computed."""
+    """Return the text of a literal, or None if code computes the value."""
     if node is None:
         return None
     try:
@@ -212,7 +210,7 @@ def text_of(node: ast.expr | None) -> str | None:
 
 
 def choices_of(node: ast.expr | None) -> tuple[str, ...]:
-    """Return the values in a literal list or in ``Literal[...]``; empty if code computes one of them."""
+    """Return the values in a literal list or in ``Literal[...]``, or none if code computes one of them."""
     if isinstance(node, ast.Subscript):
         node = node.slice
     members = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else [node] if node is not None else []

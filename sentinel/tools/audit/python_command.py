@@ -1,4 +1,4 @@
-"""Read the command that a Python script builds from strings or lists, without executing it.
+"""Read the command that a Python script builds from strings or lists. The script is not executed.
 
 Scripts such as ``run(f"--lr {lr} " + more)`` and ``subprocess.run(["python", "-m", "package", "--lr", "1"])`` are read.
 Strings are joined as the script joins them. If the script changes a string or list under a condition, its options are
@@ -27,8 +27,8 @@ _MOST_TEXT, _LONGEST = 1 << 20, 80
 
 
 def read_command(file: Path, classes: Collection[str], given: Mapping[str, Any]) -> CommandLine | None:
-    """Return the command with the most settings that a script builds; None if it builds no command, or if it creates a
-    configuration itself.
+    """Return the command with the most settings that a script builds. Return None if it builds no command, or if it
+    creates a configuration itself.
 
     :param classes: the names of the configuration classes.
     :param given: name -> value of the arguments that the user passes to the script.
@@ -54,7 +54,7 @@ class _Reader:
     unread: list[ast.expr] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Record the statements that bind each name or append to its value, and None for others, as in loops."""
+        """Record which statements bind a name or append to its value; None for others, such as loops."""
         for node in self.script.nodes:
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
                 targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -72,7 +72,7 @@ class _Reader:
                 self.bindings.setdefault(node.arg, []).append(None)
 
     def commands(self) -> Iterator[tuple[ast.expr, list[str]]]:
-        """Yield the expressions that the script passes to calls or returns, each with its words."""
+        """Yield each expression that the script passes to a call or returns, with its words."""
         for node in self.script.nodes:
             given = [*node.args, *(item.value for item in node.keywords)] if isinstance(node, ast.Call) else []
             for value in [node.value] if isinstance(node, ast.Return) and node.value else given:
@@ -80,7 +80,7 @@ class _Reader:
                     yield value, self._words(value)
 
     def _words(self, node: ast.expr, depth: int = 0) -> list[str]:
-        """Return the words of an expression: the items of a list, or the words of a string."""
+        """Return the items of a list, or the words of a string."""
         if depth > _DEEPEST:
             return [_unknown(node)]
         if isinstance(node, (ast.List, ast.Tuple)):
@@ -98,7 +98,7 @@ class _Reader:
         return [unread if word == ANY_NUMBER else word.replace(ANY_NUMBER, UNKNOWN) for word in words]
 
     def _item(self, node: ast.expr, depth: int) -> list[str]:
-        """Return the words of a list's item: a single word, or the words of an unpacked list (``*more``)."""
+        """Return the words of a list's item, which is one word, or several if the item is ``*more``."""
         if isinstance(node, ast.Starred):
             return self._words(node.value, depth + 1)
         text = self._text(node, depth + 1)
@@ -114,7 +114,6 @@ class _Reader:
         return isinstance(node, (ast.List, ast.Tuple))
 
     def _named(self, node: ast.Name, depth: int) -> list[str]:
-        """Return the words of a variable's value."""
         first, *later = self.bindings.get(node.id, [None])
         words: list[str] | None = self._bound(first, depth)
         again = any(isinstance(each, (ast.Assign, ast.AnnAssign)) for each in later)
@@ -129,7 +128,7 @@ class _Reader:
         return words if words is not None else [_unknown(node)]
 
     def _bound(self, statement: ast.stmt | None, depth: int) -> list[str] | None:
-        """Return the words that a statement assigns or appends to a variable; None if they are not known."""
+        """Return the words that a statement assigns or appends to a variable, or None if they are not known."""
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             added, appends = statement.value.args[0], called(statement.value) == "append"
             return self._item(added, depth + 1) if appends else self._words(added, depth + 1)
@@ -139,7 +138,7 @@ class _Reader:
         return self._words(value, depth + 1) if isinstance(value, ast.expr) else None
 
     def _text(self, node: ast.expr, depth: int) -> str:
-        """Return the text of a string expression, with ANY_NUMBER for unknown parts and ONE for an unknown word."""
+        """Return the text of an expression, with ANY_NUMBER for unknown parts and ONE for an unknown word."""
         text = self._unlimited_text(node, depth) if depth <= _DEEPEST and self.left > 0 else self._unread(node)
         self.left -= len(text)
         return text
@@ -186,7 +185,7 @@ class _Reader:
 
 
 def _method(node: ast.expr) -> str:
-    """Return the variable in ``variable.append(x)`` or ``variable.extend(x)``; empty for any other expression."""
+    """Return ``variable`` for ``variable.append(x)`` or ``variable.extend(x)``, and "" for any other expression."""
     if isinstance(node, ast.Call) and called(node) in ("append", "extend") and len(node.args) == 1:
         owner = getattr(node.func, "value", None)
         return owner.id if isinstance(owner, ast.Name) else ""

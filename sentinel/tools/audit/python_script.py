@@ -1,4 +1,4 @@
-"""Read the arguments of configuration classes from a Python script, without executing it.
+"""Read the arguments of configuration classes from a Python script, which is not executed.
 
 A value is read if it is a literal, simple arithmetic of literals, or a name that the script binds exactly once to such
 a value. ``**name`` and ``**dict(...)`` are read under the same conditions. The fields of the script's own subclasses
@@ -44,7 +44,7 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 @dataclass
 class Call:
-    """One call of a configuration class.
+    """A call that creates an object of a configuration class.
 
     :ivar name: the class.
     :ivar settings: the values of the arguments that could be read, by dotted name.
@@ -68,7 +68,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Parser:
-    """A parser that fills dataclasses from the command line, as in ``HfArgumentParser((Arguments, GRPOConfig))``.
+    """A parser that fills dataclasses from the command line: ``HfArgumentParser((Arguments, GRPOConfig))``.
 
     :ivar name: its class.
     :ivar strict: the sources, ``command`` or (configuration) ``file``, in which an unknown option certainly makes the
@@ -83,7 +83,7 @@ class Parser:
 
 @dataclass(frozen=True)
 class Script:
-    """The configuration that a script creates or changes.
+    """The configuration of a training run that a script creates or changes.
 
     :ivar calls: the calls of configuration classes, starting with the one that has the most arguments.
     :ivar assigned: option that the script sets on any object (``args.beta = 0.1``) -> line.
@@ -111,7 +111,7 @@ class Script:
 
 
 def read_script(file: Path, classes: Collection[str], given: Mapping[str, Any] = MappingProxyType({})) -> Script:
-    """Read the configuration that a script creates or changes.
+    """Read the configuration of a training run that a script creates or changes.
 
     :param classes: the names of the configuration classes; a script may import them under other names.
     :param given: name -> value of the arguments that the user passes to the script. Other arguments have their default.
@@ -135,7 +135,7 @@ def read_script(file: Path, classes: Collection[str], given: Mapping[str, Any] =
 
 
 def parse_script(file: Path, classes: Collection[str], given: Mapping[str, Any]) -> ParsedScript:
-    """Parse a script; :func:`read_script` documents the parameters."""
+    """Parse a script. :func:`read_script` documents the parameters."""
     text = read_text(file)
     with parsing(file), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -144,7 +144,7 @@ def parse_script(file: Path, classes: Collection[str], given: Mapping[str, Any])
 
 @contextmanager
 def parsing(file: Path) -> Iterator[None]:
-    """Turn errors of Python's parser in the ``with`` block into a SentinelError that names the file."""
+    """Raise a SentinelError that names the file instead of an error of Python's parser."""
     try:
         yield
     except SyntaxError as error:
@@ -158,7 +158,7 @@ _CONFIGURATION = re.compile(r".*(Config|Args|Arguments|Options|Settings|Params|P
 
 
 def _fields(tree: ast.Module) -> frozenset[str]:
-    """Return the fields that the script's own configuration classes declare.
+    """Return the fields that the script's own configuration classes add.
 
     A field whose type is another of these classes is left out, because it is an existing section with an extended
     class.
@@ -189,7 +189,7 @@ _STRICT: Mapping[str | None, tuple[bool | None, tuple[str, ...]]] = {
 
 
 def _tolerated(call: ast.Call) -> tuple[str, ...]:
-    """Return the sources (``command``, ``file``) from which a call of a parsing method may accept unknown options."""
+    """Return the sources (``command``, ``file``) in which a call of a parsing method may accept unknown options."""
     found = [] if not call.args or "file" in called(call) else ["command", "file"]  # other arguments than the script's
     for item in call.keywords:
         strict, sources = _STRICT.get(item.arg, (True, ("command", "file")))
@@ -210,7 +210,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class _Table:
-    """A dictionary in a script: the statement that creates it, and the (key, statement) pairs that set single keys."""
+    """A dictionary in a script: the statement that creates it, and (key, statement) for each key that is set later."""
 
     made: ast.Assign | ast.AnnAssign
     changes: Sequence[tuple[str, ast.Assign]]
@@ -218,7 +218,7 @@ class _Table:
 
 @dataclass
 class ParsedScript:
-    """A parsed script.
+    """A script whose configuration can be read.
 
     :ivar once: name that the script binds exactly once -> its value.
     :ivar aliases: name under which the script imports an object -> the object's original name.
@@ -236,8 +236,8 @@ class ParsedScript:
 
     def __post_init__(self) -> None:
         nodes = list(ast.walk(self.tree))
-        bound = Counter(name for node in nodes for name in _bindings(node))
-        counted = Counter(name for node in nodes for name in _positions(node))
+        bound = Counter(name for node in nodes for name in _bound_names(node))
+        counted = Counter(name for node in nodes for name in _loop_counters(node))
         self.positions = frozenset(name for name, times in counted.items() if times == bound[name])
         bound.subtract(_replaced(node) for node in nodes)  # config = replace(config, …) counts as a change
         assigned = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None]
@@ -282,7 +282,7 @@ class ParsedScript:
                     call.unread += above.unread
                     call.lines |= above.lines
                     call.own |= above.own
-                self._declare(own, call)
+                self._read_declared_defaults(own, call)
                 self.derived[own.name] = call
         self.arguments |= dict(self._parsed_arguments())
 
@@ -291,7 +291,7 @@ class ParsedScript:
         return tuple(f"{name}={in_text(value)}" for name, value in self.assumed.items())
 
     def _parsed_arguments(self) -> Iterator[tuple[str, Mapping[str, Argument]]]:
-        """Yield the names of variables with the script's parsed arguments, and these arguments.
+        """Yield each variable that has the script's parsed arguments, and these arguments.
 
         Such a variable is ``args`` in ``args = parser.parse_args()``, or a parameter whose annotation is a class of the
         script that the script never calls.
@@ -309,7 +309,7 @@ class ParsedScript:
     def _unchanged(
         self, names: Collection[str], arguments: Mapping[str, Argument]
     ) -> Iterator[tuple[str, Mapping[str, Argument]]]:
-        """Yield each of these names with the arguments that the script does not assign (``args.beta = 1``)."""
+        """Yield each name with the arguments that no statement (``args.beta = 1``) changes."""
         written = {
             option
             for statement, _ in _statements(self.tree)
@@ -320,7 +320,7 @@ class ParsedScript:
             yield from ((name, kept) for name in names)
 
     def _argument(self, node: ast.Attribute, depth: int) -> Any:
-        """Return the value of ``args.beta``: the user's value, or otherwise the default.
+        """Return the value of ``args.beta``: the user's value or, without it, the default.
 
         :raises ValueError: if the value is not known.
         """
@@ -337,19 +337,19 @@ class ParsedScript:
         return value
 
     def _holds_arguments(self, node: ast.expr) -> bool:
-        """Return False if a name is a parameter to which the script may pass another object than its arguments."""
-        function: ast.AST | None = self._function_of(node)
+        """Return False for a parameter to which the script may pass something else than its arguments."""
+        function: ast.AST | None = self._enclosing_function(node)
         while function is not None and isinstance(node, ast.Name):
             assert isinstance(function, _FUNCTIONS)
             given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
             parameter = next((each for each in given if each.arg == node.id), None)
             if parameter is not None:
                 return parameter.annotation is not None or self._receives(function.name, node.id)
-            function = self._function_of(self.parents[function])
+            function = self._enclosing_function(self.parents[function])
         return True
 
     def _receives(self, function: str, parameter: str) -> bool:
-        """Return True if every use of a function is a call that passes the script's arguments to the parameter."""
+        """Return True if a function is only called, and always with the script's arguments for the parameter."""
         uses = [*self.uses.get(function, ()), *self.uses.get(f".{function}", ())]
         for use in uses:
             call = self.parents[use]
@@ -366,8 +366,7 @@ class ParsedScript:
         return bool(uses)
 
     def _tables(self, assigned: Sequence[ast.Assign | ast.AnnAssign], bound: Mapping[str, int]) -> dict[str, _Table]:
-        """Return the dictionaries that only ``name["key"] = value`` changes, and that have a single name, which is
-        bound once."""
+        """Return the dictionaries that have one name, are bound once, and change only by ``name["key"] = value``."""
         changes: dict[str, list[tuple[str, ast.Assign]]] = {}
         for node in assigned:
             target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
@@ -385,14 +384,14 @@ class ParsedScript:
         return found
 
     def assigned(self) -> Iterator[tuple[str, int]]:
-        """Yield the options that the script sets with statements such as ``config.lr = 1e-6``, with the line.
+        """Yield (option, line) for each statement such as ``config.lr = 1e-6``.
 
         Assignments to the script's own dictionaries and lists are skipped if they never leave their variable, because
         the framework then cannot read them.
         """
         stored = [node for node in self.nodes if isinstance(node, (ast.Name, ast.Attribute))]
         bound = Counter(_key(node) for node in stored if isinstance(node.ctx, ast.Store))
-        bound.update(name for node in self.nodes if not isinstance(node, _NAMED) for name in _bindings(node))
+        bound.update(name for node in self.nodes if not isinstance(node, _NAMED) for name in _bound_names(node))
         made: Counter[str] = Counter()
         for node in (node for node in self.nodes if isinstance(node, (ast.Assign, ast.AnnAssign))):
             targets, value = node.targets if isinstance(node, ast.Assign) else [node.target], node.value
@@ -417,8 +416,8 @@ class ParsedScript:
         return True
 
     def _is_only_read(self, name: str) -> bool:
-        """Return True if nothing can change a dictionary or list after its creation, because it has only one name, and
-        no function receives it that may change it."""
+        """Return True if a dictionary or list cannot change after its creation: it has one name, and no function
+        receives it that may change it."""
         for node in self.uses.get(name, ()):
             above = self.parents[node]
             call = self.parents[above] if isinstance(above, ast.keyword) and above.arg else above
@@ -430,7 +429,7 @@ class ParsedScript:
         return True
 
     def parsed(self, others: bool = False) -> Iterator[str]:
-        """Yield the configuration classes that a parser fills, such as ``GRPOConfig`` in ``TrlParser((GRPOConfig,))``.
+        """Yield the configuration classes that a parser fills: ``GRPOConfig`` for ``TrlParser((GRPOConfig,))``.
 
         :param others: yield the other classes that a parser fills instead.
         """
@@ -463,14 +462,14 @@ class ParsedScript:
         return Parser(name, frozenset(reads.difference(*map(_tolerated, calls))), keys)
 
     def _parts(self, node: ast.AST, depth: int = 0) -> Iterator[ast.AST]:
-        """Yield the parts of an expression, including the parts of the values of its variables."""
+        """Yield the parts of an expression, and of the values of variables in it."""
         for part in ast.walk(node):
             yield part
             if isinstance(part, ast.Name) and part.id in self.once and depth < _DEEPEST:
                 yield from self._parts(self.once[part.id], depth + 1)
 
     def trainers(self) -> Iterator[str]:
-        """Yield the dotted paths of the trainer classes that the script uses, if it creates an object of at least one.
+        """Yield the dotted paths of the trainer classes that the script uses, if it creates an object of one.
 
         For a class that the script itself defines, its base classes are yielded instead.
         """
@@ -487,7 +486,7 @@ class ParsedScript:
             yield from (path for path in named.values() if path not in own)
 
     def other_configurations(self) -> Iterator[tuple[str, int]]:
-        """Yield the code and line of each configuration that is passed to a trainer but cannot be read."""
+        """Yield (code, line) of each configuration that a trainer receives and that cannot be read."""
         for node in (node for node in self.nodes if isinstance(node, ast.Call) and is_trainer(called(node))):
             for given in (item.value for item in node.keywords if item.arg == "args"):
                 value = self.once.get(given.id) if isinstance(given, ast.Name) else given
@@ -501,9 +500,8 @@ class ParsedScript:
                     yield _any(given), node.lineno
 
     def given_classes(self) -> Iterator[tuple[str, int]]:
-        """Yield the calls and decorators that receive a configuration class, with the line. They may change the default
-        of any option.
-        """
+        """Yield (code, line) of each call or decorator that receives a configuration class, because it may change
+        defaults."""
         for own in (node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name in self.derived):
             for each in (*own.decorator_list, *(item.value for item in own.keywords)):  # and its metaclass
                 if not _READS_A_CLASS.fullmatch(called(each) if isinstance(each, ast.Call) else name_of(each)):
@@ -522,8 +520,7 @@ class ParsedScript:
                     yield _any(call), call.lineno
 
     def references(self) -> Iterator[str]:
-        """Yield the code of the reward functions and data that the script passes to a trainer, and of the datasets that
-        it loads."""
+        """Yield the code of reward functions and data that a trainer receives, and of loaded datasets."""
         listed: list[ast.AST] = []
         for node in (node for node in self.nodes if isinstance(node, ast.Call)):
             if is_trainer(called(node)):
@@ -539,8 +536,7 @@ class ParsedScript:
         name = self.aliases.get(name, name)
         return name if name in self.classes else ""
 
-    def _declare(self, node: ast.ClassDef, call: Call) -> None:
-        """Read the defaults of the fields that a class declares. Fields that its methods assign count as unknown."""
+    def _read_declared_defaults(self, node: ast.ClassDef, call: Call) -> None:
         for statement in node.body:
             targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
             value = getattr(statement, "value", None)
@@ -557,16 +553,16 @@ class ParsedScript:
                     self._value(option, None, call)
 
     def calls(self) -> list[Call]:
-        """Return the calls of configuration classes, starting with the one that has the most arguments.
+        """Return the calls of configuration classes, the call with the most arguments first.
 
         :raises ValueError: if the script creates too many configurations of one class.
         """
         made = sorted(self._calls(), key=lambda item: -len(item[1].settings) - len(item[1].unread))
         followed = [(node, call) for node, call in made if call.name == made[0][1].name]
         if len(followed) > _MOST:
-            raise ValueError(f"it creates {len(followed)} configurations; at most {_MOST} are read")
+            raise ValueError(f"the script creates {len(followed)} configurations; at most {_MOST} are read")
         for node, call in followed:
-            self._assigned_later(node, call)
+            self._apply_later_assignments(node, call)
         return [call for _, call in made]
 
     def _calls(self) -> Iterator[tuple[ast.Call, Call]]:
@@ -584,7 +580,7 @@ class ParsedScript:
                 yield node, call
 
     def _made(self, node: ast.AST) -> str:
-        """Return the configuration class that a call instantiates; empty for other nodes."""
+        """Return the configuration class of which a call makes an object, or "" for other nodes."""
         if not isinstance(node, ast.Call):
             return ""
         name = called(node)
@@ -602,7 +598,7 @@ class ParsedScript:
                 self._value(f"{prefix}{keyword.arg}", keyword.value, call, depth)
 
     def _value(self, name: str, node: ast.expr | None, call: Call, depth: int = 0) -> None:
-        """Store the value of an option, replacing an earlier value. If the expression is None, the value is unknown."""
+        """Store the value of an option, which replaces an earlier value. It is unknown if the expression is None."""
         call.settings.pop(name, None)
         call.lines[name] = node.lineno if node is not None else call.line
         if name in call.unread:
@@ -641,11 +637,11 @@ class ParsedScript:
         blocks = [block for _, block in ast.iter_fields(self.parents[first]) if isinstance(block, list)]
         return any(first in block and change in block for block in blocks) and (
             first.lineno < change.lineno < getattr(use, "lineno", 0)
-            and self._function_of(use) is self._function_of(first)
+            and self._enclosing_function(use) is self._enclosing_function(first)
         )
 
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
-        """Return the names that a configuration has in the script, and the code that may change the configuration.
+        """Return the variables that contain a configuration, and the code that may change it.
 
         Such code is a call that passes the configuration to a function from outside the script, a call of one of its
         methods, a container that includes it, or a statement that rebinds one of its names. Calls of classes, calls of
@@ -659,7 +655,7 @@ class ParsedScript:
             inner: ast.AST = use
             above = self.parents[use]
             more: list[str] = []
-            while isinstance(above, _CARRIERS) or _fields_of(above, inner.__eq__):
+            while isinstance(above, _CARRIERS) or _is_dict_of(above, inner.__eq__):
                 more += [above.target.id] if isinstance(above, ast.NamedExpr) else []
                 inner, above = above, self.parents[above]
             if isinstance(above, (ast.Assign, ast.AnnAssign)):
@@ -667,7 +663,7 @@ class ParsedScript:
                 more += [_key(part) for target in targets for part in getattr(target, "elts", [target])]
                 found += [above] if isinstance(inner, (ast.List, ast.Dict, ast.Set)) or "" in more else []
             elif isinstance(above, ast.Return):
-                maker = getattr(self._function_of(use), "name", "")
+                maker = getattr(self._enclosing_function(use), "name", "")
                 calls = [self.parents[name] for name in self.uses.get(maker, ())]
                 left += [call for call in calls if isinstance(call, ast.Call) and call is not use]
             elif isinstance(above, ast.Call) and above.func is not inner:
@@ -697,8 +693,8 @@ class ParsedScript:
         return names, found
 
     def _parameters(self, call: ast.Call, given: ast.AST) -> list[str]:
-        """Return the parameter that receives an argument of a call, as a list; empty if there is none. The script must
-        define the called function."""
+        """Return, in a list, the parameter that receives an argument of a call. Return none if the script does not
+        define the function."""
         arguments = self.functions[called(call)].args
         named = [*arguments.posonlyargs, *arguments.args]
         if isinstance(given, ast.keyword):
@@ -707,19 +703,17 @@ class ParsedScript:
         place = first + next((place for place, item in enumerate(call.args) if item is given), len(named))
         return [named[place].arg] if place < len(named) else []
 
-    def _function_of(self, node: ast.AST) -> ast.AST | None:
-        """Return the function that contains a syntax node; None at module level."""
+    def _enclosing_function(self, node: ast.AST) -> ast.AST | None:
         above: ast.AST | None = node
         while above is not None and not isinstance(above, _FUNCTIONS):
             above = self.parents.get(above)
         return above
 
-    def _assigned_later(self, node: ast.Call, call: Call) -> None:
-        """Apply statements such as ``config.beta = 0.1`` to the configuration that a call creates."""
+    def _apply_later_assignments(self, node: ast.Call, call: Call) -> None:
         found: dict[str, list[ast.expr | None]] = {}
         names, others = self._follow(node)
         passed = {*call.settings, *call.unread}
-        for statement, certain in _statements(self.tree, self._function_of(node)):
+        for statement, certain in _statements(self.tree, self._enclosing_function(node)):
             for option, value in _assigned(statement, lambda owner: _key(owner) in names, self.positions):
                 found.setdefault(option, []).append(value if certain else None)
                 replaces = any(isinstance(part, ast.Call) and called(part) == "replace" for part in ast.walk(statement))
@@ -740,7 +734,7 @@ class ParsedScript:
             return _UNREADABLE
 
     def literal(self, node: ast.expr | None, depth: int = 0) -> Any:
-        """Return the value of an expression.
+        """Return the value of an expression, if its source determines it.
 
         :raises ArithmeticError, TypeError, ValueError, RecursionError: if the value is not known.
         """
@@ -774,9 +768,8 @@ class ParsedScript:
 
 
 def _items(node: ast.expr | None) -> list[tuple[str | None, ast.expr]] | None:
-    """Return the (key, value) pairs of a dictionary expression; None if it is not a dictionary, or a key is not a
-    literal string. The key of an unpacked dictionary (``**other``) is None.
-    """
+    """Return the (key, value) pairs of a dictionary expression, or None if a key is not a literal string. The key of
+    ``**other`` is None."""
     if isinstance(node, ast.Call) and called(node) == "dict" and not node.args:
         return [(item.arg, item.value) for item in node.keywords]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
@@ -795,7 +788,7 @@ def _items(node: ast.expr | None) -> list[tuple[str | None, ast.expr]] | None:
 
 
 def _replaced(node: ast.AST) -> str:
-    """Return ``name`` if a statement is ``name = dataclasses.replace(name, …)``; otherwise an empty string."""
+    """Return ``name`` for the statement ``name = dataclasses.replace(name, …)``, and "" for any other."""
     value = node.value if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
     name = name_of(node.targets[0]) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) else ""
     if not isinstance(value, ast.Call) or called(value) != "replace" or not value.args:
@@ -826,7 +819,7 @@ _READS = re.compile(r"(get|is|has|to)_\w+|items|keys|values|get|copy|main_proces
 def _assigned(
     node: ast.stmt, is_it: Callable[[ast.expr], bool], positions: Collection[str]
 ) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options that a statement sets on an object, with their values, or None for an unknown value.
+    """Yield (option, value) for each option that a statement sets on an object. The value is None if it is unknown.
 
     Nested statements are left out. If a write may set any option, the option's name begins with :data:`ANY`.
 
@@ -835,7 +828,7 @@ def _assigned(
     """
     direct = [] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [getattr(node, "target", None)])
     value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) and len(direct) == 1 else None
-    for part in _expressions(node):
+    for part in _own_expressions(node):
         plain = value if part in direct else None
         if isinstance(part, (ast.Attribute, ast.Subscript)) and not isinstance(part.ctx, ast.Load):
             option = _dotted(part, is_it, positions)
@@ -846,7 +839,7 @@ def _assigned(
 
 
 def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options that a call sets on an object, with their values, or None for an unknown value."""
+    """Yield (option, value) for each option that a call sets on an object. The value is None if it is unknown."""
     name, arguments = called(call), call.args
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if name in ("setattr", "delattr", "__setattr__", "__delattr__"):
@@ -862,7 +855,7 @@ def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -
             yield keyword.arg or _any(keyword.value), keyword.value if known else None
     elif name == "update" and len(arguments) > 1 and is_it(arguments[0]):  # OmegaConf.update(config, "a.b", 1)
         yield _named(arguments[1], call), None
-    elif owner is not None and name in (*_CHANGES, *_WRITES) and _fields_of(owner, is_it):
+    elif owner is not None and name in (*_CHANGES, *_WRITES) and _is_dict_of(owner, is_it):
         for keyword in call.keywords:
             yield keyword.arg or _any(call), None
         for argument in arguments[:1] if name in ("setdefault", "pop", "__setitem__") else arguments:
@@ -874,8 +867,7 @@ def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -
         yield _any(call), None
 
 
-def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the expressions of a statement, without those of nested statements."""
+def _own_expressions(node: ast.stmt) -> Iterator[ast.AST]:
     left: list[ast.AST] = [node]
     while left:
         for child in ast.iter_child_nodes(left.pop()):
@@ -885,7 +877,7 @@ def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool], positions: Collection[str]) -> str:
-    """Return the option's name in an expression: ``actor.lr`` in ``config.actor.lr`` or ``config.actor["lr"]``.
+    """Return ``actor.lr`` for ``config.actor.lr`` or ``config.actor["lr"]``, and "" if the object is another one.
 
     The name is empty if the expression is not an option of the object. An element (``rewards[i]``) counts as the whole
     list.
@@ -910,7 +902,7 @@ def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool], positions: Collec
 
 
 def _cannot_name(index: ast.expr, positions: Collection[str]) -> bool:
-    """Return True if an index cannot be the name of an option: a number, a slice, a mask, or text such as ``a/b``."""
+    """Return True if an index cannot name an option: a number, a slice, a mask, or text such as ``a/b``."""
     if isinstance(index, ast.Constant):
         return not isinstance(index.value, str)
     if isinstance(index, ast.Name):
@@ -925,22 +917,20 @@ def _cannot_name(index: ast.expr, positions: Collection[str]) -> bool:
     )
 
 
-def _positions(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a loop over ``range`` or ``enumerate`` binds to numbers."""
+def _loop_counters(node: ast.AST) -> Iterator[str]:
     if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)) and isinstance(node.iter, ast.Call):
         numbers = {"range": [node.target], "enumerate": getattr(node.target, "elts", [])[:1]}
         yield from (each.id for each in numbers.get(name_of(node.iter.func), ()) if isinstance(each, ast.Name))
 
 
-def _fields_of(node: ast.AST | None, is_it: Callable[[ast.expr], bool]) -> bool:
-    """Return True if an expression is the ``__dict__`` of an object."""
+def _is_dict_of(node: ast.AST | None, is_it: Callable[[ast.expr], bool]) -> bool:
     if isinstance(node, ast.Attribute) and node.attr == "__dict__":
         return is_it(node.value)
     return isinstance(node, ast.Call) and called(node) == "vars" and len(node.args) == 1 and is_it(node.args[0])
 
 
 def _key(node: ast.AST) -> str:
-    """Return a variable's name, or ``.name`` for an attribute; empty for anything else."""
+    """Return ``name`` for a variable, ``.name`` for an attribute, and "" for anything else."""
     return f".{node.attr}" if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
@@ -965,13 +955,11 @@ def _any(code: ast.AST) -> str:
 
 
 def _shortened(code: ast.AST) -> str:
-    """Return the text of code on one line, truncated with an ellipsis if it is long."""
     text = " ".join(ast.unparse(code).split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _bindings(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a syntax node assigns or changes."""
+def _bound_names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.arg):
@@ -992,7 +980,7 @@ def _bindings(node: ast.AST) -> Iterator[str]:
 
 
 def _statements(tree: ast.Module, home: ast.AST | None = None) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield each statement, and whether it runs unconditionally in ``home`` (a function, or None for the module)."""
+    """Yield (statement, whether it always runs in ``home``). ``home`` is a function, or None for the module."""
     left: list[tuple[ast.AST, ast.AST, bool]] = [(child, tree, True) for child in tree.body]
     while left:
         node, function, sure = left.pop()

@@ -1,4 +1,4 @@
-"""Decide whether a training configuration triggers a bug, from the settings in the recipe's ``affects``.
+"""Decide whether a training configuration triggers a bug, by the settings in the recipe's ``affects``.
 
 A setting that the configuration does not set has the copy's default. "Reached" means that the settings lead to the
 buggy code; other conditions, such as the data or the user's own code, are not checked. If ``affects`` is only prose,
@@ -18,7 +18,7 @@ ANSWERS = ("reached", "not known", "not reached")
 
 @dataclass(frozen=True)
 class Reach:
-    """Whether a training run triggers a bug, and why.
+    """Whether a training run triggers a bug, and the reason.
 
     :ivar answer: one of :data:`ANSWERS`.
     :ivar because: the settings that determine the answer; if the answer is "not known", the values of unknown settings
@@ -38,7 +38,7 @@ class Reach:
 
 
 def reach(affects: Sequence[Affected], run: Training, boundary: str = "") -> Reach:
-    """Decide whether a run's settings trigger a bug: whether they fulfil at least one entry of its ``affects``.
+    """Decide whether a run's settings trigger a bug: they must meet at least one entry of its ``affects``.
 
     :param boundary: the dotted path of the function that has the bug. If it belongs to a trainer that the run does not
         use, the answer is "not reached".

@@ -1,4 +1,4 @@
-"""Read a training run from the user's launch command or script, configuration file and single settings."""
+"""Read a training run from the user's input: a launch command or script, a configuration file, and single settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sentinel.tools.audit.validation import Rejection, rejections, with_accepted
 
 @dataclass(frozen=True)
 class Copy:
-    """The copy of a framework that is audited.
+    """The audited copy of a framework.
 
     :ivar name: its name in messages.
     :ivar python: the interpreter whose packages are used; None for the running one.
@@ -53,12 +53,12 @@ class Copy:
 
     @cached_property
     def folders(self) -> tuple[Path, ...]:
-        """The folders that contain Hydra configurations."""
+        """Return the folders with Hydra configurations."""
         return tree_folders(self.catalog, self.target, self.checkout)
 
     @property
     def modules(self) -> list[Path]:
-        """The Python files of the framework's packages."""
+        """Return the Python files of the framework's packages."""
         folders = (root / name for root in self.checkout.import_roots for name in self.target.packages)
         return sorted(file for folder in folders for file in folder.rglob("*.py"))
 
@@ -68,7 +68,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Given:
-    """The user's input: a launch command or script, a configuration file and single settings.
+    """What the user gives: a launch command or script, a configuration file and single settings.
 
     :ivar config: the configuration file; None if there is none.
     :ivar data: its content.
@@ -86,18 +86,18 @@ class Given:
 
     @cached_property
     def recorded(self) -> list[str] | None:
-        """The names of the configuration's classes, if ``sentinel watch`` recorded it in a run; otherwise None."""
+        """Return the configuration's classes if ``sentinel watch`` recorded the configuration; otherwise None."""
         return classes_recorded(self.data or {})
 
     @cached_property
     def added(self) -> frozenset[str]:
-        """The settings that the user adds with ``+``."""
+        """Return the settings that the user adds with ``+``."""
         return self.launch.added | {setting_of(word)[0] for word in self.words if word.startswith("+")}
 
 
 @dataclass(frozen=True)
 class Composed:
-    """The settings of a run, from the command line and all files of the configuration.
+    """All settings of a run, from the command line and the files of the configuration.
 
     :ivar texts: the text of each setting; None if the user gives no settings.
     :ivar single: the settings of the command line and of ``--set``.
@@ -117,7 +117,7 @@ class Composed:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run that the user configures.
+    """A training run, as the user configures it.
 
     :ivar training: its settings; None if the user gives none.
     :ivar trainers: the options of each trainer in the copy.
@@ -136,7 +136,7 @@ _COMPOSED = "give the composed configuration, which a Hydra program prints with 
 
 
 def read_settings(given: Given, copy: Copy) -> Composed:
-    """Read the settings of a run from the user's input, and from files of the copy that the input names."""
+    """Read the settings of a run, from the user's input and from files of the copy that the input names."""
     launch, config, data = given.launch, given.config, given.data
     hidden, unread, own = launch.hidden, [*launch.unread], dict[str, str]()
     if launch.config and config != launch.config:
@@ -169,11 +169,11 @@ def read_settings(given: Given, copy: Copy) -> Composed:
             hidden |= {""}
             entries = f"these entries of its defaults list were not read: {', '.join(bases)}"
             unread.append(f"{config}: {entries}; {_COMPOSED}")
-    return Composed(_configuration(data, single), single, config, own, hidden, tuple(unread))
+    return Composed(_merge_settings(data, single), single, config, own, hidden, tuple(unread))
 
 
 def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
-    """Read a training run.
+    """Read a training run from what the user gives.
 
     :param boundaries: dotted paths of functions with known bugs, as in :func:`_trainers_of`.
     :raises NothingExamined: if the options of the script's configuration class cannot be read.
@@ -181,7 +181,7 @@ def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
     launch, settings = given.launch, read_settings(given, copy)
     recorded = given.recorded
     trainers, unread = options_of(copy.catalog, copy.target, copy.checkout, copy.python), [*settings.unread]
-    trainers = _with_defaults(trainers, settings)
+    trainers = _with_defaults_of_file(trainers, settings)
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise NothingExamined(
@@ -212,9 +212,7 @@ def read_run(given: Given, copy: Copy, boundaries: Collection[str]) -> Run:
     return Run(run, trainers, settings.config, refused, (*unread, *left_out))
 
 
-def _with_defaults(trainers: tuple[Options, ...], settings: Composed) -> tuple[Options, ...]:
-    """Return the trainers, starting with the one whose options best match the copy's own configuration file. This
-    trainer gets the file's defaults."""
+def _with_defaults_of_file(trainers: tuple[Options, ...], settings: Composed) -> tuple[Options, ...]:
     own = settings.own
     if not own or not trainers:
         return trainers
@@ -224,8 +222,7 @@ def _with_defaults(trainers: tuple[Options, ...], settings: Composed) -> tuple[O
     return (named_by, *(trainer for trainer in trainers if trainer is not near))
 
 
-def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """Return the settings of the configuration file, overridden by the command line; None if neither is given."""
+def _merge_settings(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
     if data is None and not single:
         return None
     configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
@@ -237,8 +234,7 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
 
 
 def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[Training, list[str]]:
-    """Add the settings of files that the launch command names, and mark settings that the program's code assigns as
-    unknown. Also return lines about what was not read.
+    """Add the settings of files that the launch command names, and mark those that the program assigns as unknown.
 
     :param given: the names of the settings of ``--set``. They remain known even if the code assigns them.
     """
@@ -275,9 +271,8 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
 
 
 def _meant(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options and sections that a dotted name in code may denote. The first part of the name may be the name
-    of a variable.
-    """
+    """Return the options and sections that a dotted name in code may mean. Its first part may be the name of a
+    variable."""
     found: dict[str, None] = {}
     for option in options:
         for tail in filter(None, (name, name.partition(".")[2])):
@@ -289,7 +284,7 @@ def _meant(name: str, options: Iterable[str]) -> list[str]:
 
 
 def _finder_near(launch: Launch, copy: Copy) -> Find:
-    """Return a function that finds a module's file with :attr:`Copy.find`, or otherwise in the folder of the script."""
+    """Return a function that finds a module's file with :attr:`Copy.find` or in the folder of the script."""
     folder = launch.program[0].parent if launch.program else None
 
     def find(module: str) -> Path | None:
@@ -300,8 +295,8 @@ def _finder_near(launch: Launch, copy: Copy) -> Find:
 
 
 def _with_other_classes(options: Options, launch: Launch, find: Find) -> Options:
-    """Add the options of other classes that the script fills from the same configuration. If there is no script, add
-    the options of such classes in the framework's own scripts."""
+    """Add the options of other classes that the script, or else the framework's own scripts, fill from the same
+    configuration."""
     if launch.program is None:
         return replace(options, options={**options.companions, **options.options})
     file, classes = launch.program
@@ -315,8 +310,7 @@ def _with_other_classes(options: Options, launch: Launch, find: Find) -> Options
 
 
 def _with_trainers(run: Training, launch: Launch, copy: Copy, boundaries: Iterable[str]) -> Training:
-    """Add the trainers that the script uses. If there is no script, add the trainers whose configuration classes fit
-    the settings.
+    """Add the trainers that the script uses or, without a script, those whose configuration classes fit the settings.
 
     :param boundaries: dotted paths of functions. A function of a trainer that the run does not use is added to
         :attr:`Training.apart`.

@@ -1,4 +1,4 @@
-"""Find the arguments that a Python script declares for its own command line, without executing it."""
+"""Find the arguments that a Python script declares for its command line. The script is not executed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentinel.tools.audit.options import called, name_of
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of a script, or a field of the script's class of arguments.
+    """An argument that a script declares, or a field of the script's class of arguments.
 
     :ivar default: the expression of its default; None if the default is not known.
     :ivar flags: name on the command line -> False if this flag turns the argument off, otherwise True.
@@ -23,7 +23,7 @@ class Argument:
 
 
 def declared_arguments(nodes: Iterable[ast.AST]) -> dict[str, Argument]:
-    """Return the arguments that calls of ``add_argument`` declare: attribute of the parsed arguments -> argument.
+    """Return the arguments that calls of ``add_argument`` declare: attribute name -> argument.
 
     An argument's default is not known if several calls declare the argument, or if ``set_defaults`` may change it.
     """
@@ -54,8 +54,7 @@ def declared_arguments(nodes: Iterable[ast.AST]) -> dict[str, Argument]:
 
 
 def declared_fields(node: ast.ClassDef) -> dict[str, Argument]:
-    """Return the fields that a class declares, with their defaults. A default is not known if a method of the class
-    assigns the field."""
+    """Return the fields of a class with their defaults. If a method assigns a field, its default is not known."""
     found: dict[str, Argument] = {}
     for statement in (each for each in node.body if isinstance(each, ast.AnnAssign)):
         value = statement.value

@@ -1,4 +1,4 @@
-"""Find the settings of a run that the framework's own code rejects, by reading its source."""
+"""Find those settings of a run that the framework's own code rejects."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
 def with_accepted(options: Options, configuration: Mapping[str, str], target: Target, checkout: Checkout) -> Options:
-    """Return the options with choices added: the values that the framework's code accepts for options that the
-    configuration sets to other values than their defaults."""
+    """Add the accepted values, as the framework's code checks them, to options that the configuration changes."""
     asked = {
         name: option.default
         for name, option in options.options.items()
         if not option.choices and option.default and name in configuration
-        if _is_word(option.default) and _is_word(configuration[name]) and configuration[name] != option.default
+        if _can_be_choice(option.default)
+        and _can_be_choice(configuration[name])
+        and configuration[name] != option.default
     }
     if not asked:
         return options
@@ -41,14 +42,13 @@ def with_accepted(options: Options, configuration: Mapping[str, str], target: Ta
     return replace(options, options={**options.options, **more}) if more else options
 
 
-def _is_word(text: str) -> bool:
-    """Return True if a value is the name of a choice: not a number, a flag, a path or a reference."""
+def _can_be_choice(text: str) -> bool:
     return text.replace("-", "_").replace(".", "_").isidentifier() and text.lower() not in _WORDS
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """An exception that a configuration class certainly raises for a run's settings.
+    """An exception that a configuration class certainly raises for a run.
 
     :ivar names: the run's settings on which the exception depends, by their dotted names.
     :ivar processes: the numbers of processes for which it is raised, if it depends on them; otherwise empty.
@@ -62,7 +62,7 @@ class Rejection:
 def rejections(
     run: Training, target: Target, checkout: Checkout, find: Find, processes: int | None = None
 ) -> list[Rejection]:
-    """Return the exceptions that a run's configuration class raises for the run's settings, but not for the defaults.
+    """Return the exceptions that a run's settings cause in its configuration class, and the defaults do not.
 
     :param processes: the number of processes of the run; None if it is not known.
     """
@@ -94,7 +94,7 @@ def _raised(checked: Checked, values: Mapping[str, Any], processes: int) -> Rais
 
 
 def _values(options: Options, prefix: str, run: Training | None) -> dict[str, Any]:
-    """Return the values of a section's fields in a run, or their defaults if ``run`` is None."""
+    """Return the values of a section's fields in a run or, if ``run`` is None, their defaults."""
     values = {}
     for name, option in options.options.items():
         last = name.removeprefix(prefix)
@@ -105,7 +105,7 @@ def _values(options: Options, prefix: str, run: Training | None) -> dict[str, An
 
 
 def _value(text: str | None) -> Any:
-    """Convert a setting's text to a Python value; UNKNOWN if the text may have several meanings."""
+    """Convert a setting's text to a Python value. It is UNKNOWN if the text may have several meanings."""
     if text is None or text == "" or not {*text}.isdisjoint(",[{$"):
         return UNKNOWN
     if text.lower() in _WORDS:

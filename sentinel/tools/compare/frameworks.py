@@ -57,7 +57,7 @@ NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[str, Any]]:
-    """Return the contract and the settings for a name such as ``grpo``.
+    """Return the contract and the settings that a name such as ``grpo`` stands for.
 
     :raises SentinelError: if the name is neither a contract nor in :data:`NAMES`.
     """
@@ -73,14 +73,14 @@ def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[st
 
 
 def _read_as_group(where: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert settings of ``reward_normalisation`` to the settings of ``group_advantage`` with the same meaning."""
+    """Return the settings of ``group_advantage`` that mean the same as settings of ``reward_normalisation``."""
     if where.get("leave_one_out"):
         return {"estimator": "rloo"}
     return {"estimator": "grpo", "norm_by_std": where.get("std_level") == "group"}
 
 
 def _write_as_group(inputs: Inputs) -> dict[str, Any]:
-    """Convert a scenario of ``reward_normalisation`` to ``group_advantage``, with one token per response."""
+    """Convert a scenario of ``reward_normalisation`` to ``group_advantage``, whose responses then have one token."""
     rewards = inputs["rewards"]
     one = {
         "token_level_rewards": replaced(rewards, rewards.array()[:, None]),
@@ -93,7 +93,7 @@ def _write_as_group(inputs: Inputs) -> dict[str, Any]:
 
 
 def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert an observation of ``group_advantage`` to an observation of ``reward_normalisation``."""
+    """Convert an observation of ``group_advantage`` to ``reward_normalisation``."""
     advantages = observation["advantages"]
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
 
@@ -104,8 +104,7 @@ _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_a
 
 
 class Function(LawSession):
-    """A bound function of one framework. If it does not support a setting of a scenario, it is called with a setting
-    that it supports.
+    """A bound function of one framework, with substitutes for settings that it does not support.
 
     :ivar convert: None if the function is bound to the compared contract. If it is bound to an equivalent contract: the
         subject for that contract, and functions that convert scenarios to that contract and observations back.
@@ -150,7 +149,7 @@ class Function(LawSession):
 
 
 def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
-    """Return a scenario in which unsupported settings are replaced by settings that the function supports.
+    """Replace the settings of a scenario that a function does not support.
 
     Fixed inputs and dialects get the binding's values. An input whose value the function does not accept gets the first
     value that the function accepts.
@@ -167,7 +166,7 @@ def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
 
 
 class TwoFunctions(Pair):
-    """Calls two functions on the same scenarios. If one of them raises an exception, the scenario is not compared."""
+    """Calls two functions with the same scenarios. A scenario in which one of them raises is not compared."""
 
     def __init__(self, one: Function, other: Function, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, other, logs)
@@ -196,7 +195,7 @@ class TwoFunctions(Pair):
             return Trial(variants, inapplicable=str(error))
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Repeat a trial with violations in float64. If there are none in float64, drop them as rounding errors."""
+        """Repeat a trial with violations in float64. If it then has none, remove them as rounding errors."""
         trial = super()._closer(subject, law, trial)
         wide = widen(subject.contract, trial.variants) if trial.violations else None
         if wide is not None:
@@ -207,7 +206,7 @@ class TwoFunctions(Pair):
 
 
 def functions_agree(case: Case) -> list[Violation]:
-    """Check that two functions return the same outputs, gradients and decisions, within the rounding bound.
+    """Check that two functions return the same values within the rounding bound.
 
     Only elements that are finite and valid in both results are compared.
     """
@@ -219,7 +218,7 @@ FUNCTIONS_AGREE = Law("functions_agree", "two functions of one contract return t
 
 
 def share_subject(one: Function, other: Function) -> Subject | str:
-    """Return a subject whose scenarios both functions accept, or the reason why there is no such subject."""
+    """Return a subject whose scenarios both functions accept, or why there is none."""
     contract = one.subject.contract
     inputs = []
     for item in contract.inputs:
@@ -247,7 +246,7 @@ def share_subject(one: Function, other: Function) -> Subject | str:
 
 
 def _selects(item: Input) -> bool:
-    """Return True for an input that selects what a function computes, such as an estimator's name."""
+    """Return True if an input selects what a function computes, such as the name of an estimator."""
     return item.kind == "string" and not item.dialect and item.default in (REQUIRED, None)
 
 
@@ -257,7 +256,7 @@ def _values(function: Function, item: Input) -> tuple[Any, ...]:
 
 
 def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Contract | None:
-    """Return the contract with the given settings fixed; None if the binding does not support these settings."""
+    """Return the contract with these settings fixed, or None if the binding does not support them."""
     for name, value in where.items():
         item = contract.input(name)
         free = item is not None and item.kind == "number" and name not in {*binding.fixed, *binding.accepts}
@@ -292,7 +291,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """The comparison of one function with the reference function.
+    """The result of comparing one function with the reference function.
 
     :ivar place: the file and line of the function's definition; empty if unknown.
     :ivar scenarios: the number of scenarios on which the two functions were compared.
@@ -311,7 +310,7 @@ class Compared:
 
 @dataclass
 class Frameworks:
-    """Compares functions of several targets, each at one ref.
+    """Compares the functions of several targets, each at one revision.
 
     :ivar targets: the names of the targets. The reference is a function of the first target that has one for the
         contract.
@@ -334,7 +333,7 @@ class Frameworks:
     opened: dict[str, OpenTarget] = field(default_factory=dict)
 
     def compare(self, name: str) -> Iterator[Compared]:
-        """Compare every function that is bound to a contract with the reference function.
+        """Compare the reference function with every other function that is bound to a contract.
 
         :param name: a contract, or one of :data:`NAMES`.
         :raises SentinelError: if nothing can be compared.
@@ -396,7 +395,6 @@ class Frameworks:
         return Compared(other.name, place, outcome.judged, differences, bugs)
 
     def _known_bugs(self, function: Function) -> Iterator[str]:
-        """Run the recipes for a function at its ref, and yield the ids of the bugs that are present."""
         binding = function.subject.binding
         for recipe in (each for each in self.recipes if each.target == function.opened.target):
             if recipe.boundary in binding.paths:
@@ -405,7 +403,7 @@ class Frameworks:
                     yield recipe.bug_id
 
     def _functions(self, target: str, contract: Contract, where: Mapping[str, Any]) -> Iterator[Function]:
-        """Yield a target's functions that support the given settings, including functions of an equivalent contract.
+        """Yield a target's functions that support the given settings.
 
         :raises Unavailable: if the target's revision is not available.
         """
@@ -451,7 +449,7 @@ def _describe(case: Case, violation: Violation, subject: Subject, one: Function,
 
 
 def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
-    """Bind the function to another contract. Only the settings of inputs that both contracts have are kept."""
+    """Bind a function to another contract. Settings of inputs that only one contract has are removed."""
     names = {item.name: item.default for item in contract.inputs}
     fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
     return replace(
@@ -464,7 +462,7 @@ def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> 
 
 
 def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
-    """Return dotted path -> its last parts, as few as distinguish it from all other paths.
+    """Return dotted path -> the shortest end of it that no other path has.
 
     At least two parts of a method's path are kept, the class and the method.
     """

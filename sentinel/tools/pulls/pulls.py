@@ -93,7 +93,7 @@ class Pull:
 
 
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
-    """Return the number and head commit of each open pull request, with the newest first.
+    """Return (number, head commit) of each open pull request, the newest first.
 
     GitHub has ``refs/pull/N/merge`` only for open pull requests. If the mirror has no such refs, each pull request
     whose head is not in the branch counts as open.
@@ -113,7 +113,7 @@ def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
 
 
 class Radar:
-    """Compares the pull requests of one target. Call :meth:`close` at the end."""
+    """Compares the pull requests of one target with their bases. Call :meth:`close` at the end."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Radar:
         self._modules.save()
 
     def sort_heads(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Sort pull requests: those with a stored result first, then by the date of their base, with the newest first.
+        """Sort pull requests by the date of their base, newest first. Those with a stored result come first.
 
         Pull requests with the same base are then compared one after the other, and can share the base's process.
         """
@@ -164,7 +164,7 @@ class Radar:
         return self._bases[head]
 
     def look(self, number: int, head: str) -> Pull:
-        """Return the result for a pull request. A stored result is reused if the head has not changed.
+        """Compare a pull request with its base. A stored result is returned if the head has not changed.
 
         :raises SentinelError: if the result cannot be stored.
         """
@@ -201,15 +201,15 @@ class Radar:
             raise Unavailable(f"the head has none of the package roots: {roots}")
         if not self.touches(base.tree, head.tree):
             seconds = round(time.monotonic() - began, 2)
-            unread, harmless = self._other_changes(base, head)
+            unread, harmless = self._changes_outside_boundaries(base, head)
             answer: Answer = "cannot be decided" if unread else "nothing"
             said = (*(() if unread else (_PROVEN,)), *report.list_others(unread, harmless))
             return Pull(number, head.sha, head.subject, base.sha, answer, said, seconds=seconds)
         return self.compare(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
-        """Return True if a pull request changes code that a boundary runs, another function that carries training
-        signal, or a file that registers functions.
+        """Return True if a pull request changes signal code, code that a boundary runs, or a file that registers
+        functions.
 
         :param base, head: git trees.
         """
@@ -233,9 +233,7 @@ class Radar:
                 return True
         return False
 
-    def _other_changes(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
-        """Return the changes that no boundary runs, in two lists: changes that may affect training, and all other
-        changes."""
+    def _changes_outside_boundaries(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
         one, other = self._code.files(base.tree), self._code.files(head.tree)
         changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
         sides = ((file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed)
@@ -302,7 +300,7 @@ class Radar:
 
 
 def find_gravest(results: Sequence[BoundaryDiff]) -> Answer:
-    """Return the most serious result of a comparison's boundaries; :attr:`Pull.answer` documents the results."""
+    """Return the most serious result of all boundaries (:attr:`Pull.answer` lists the results)."""
     worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER) or item.lost]
     if worse:
         return "redefines" if all(item.redefines for item in worse) else "introduces"
@@ -316,7 +314,7 @@ def find_gravest(results: Sequence[BoundaryDiff]) -> Answer:
 
 
 def comment(pull: Pull) -> str:
-    """Write the result for one pull request as Markdown."""
+    """Write the result for a pull request as Markdown, to be posted as a comment."""
     lead = "No function that was examined returns different numbers." if pull.answer == "nothing" else ""
     lead = "It cannot be decided whether anything changes." if pull.answer == "cannot be decided" else lead
     text = pull.text or "\n".join(f"* {escaped(line)}" for line in pull.findings)
@@ -324,15 +322,14 @@ def comment(pull: Pull) -> str:
 
 
 def headline(pulls: Sequence[Pull], total: int) -> str:
-    """Return a sentence that counts the pull requests with each result."""
+    """Return a sentence that states how many pull requests have each result."""
     counts = Counter(pull.answer for pull in pulls)
     texts = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
     return f"{len(pulls)} of {total} open pull request{'' if total == 1 else 's'}: {texts or 'none decided'}"
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """Return data for a web page: the number of pull requests with each result, and those with another result than
-    ``nothing``."""
+    """Return data for a web page: the counts of results, and the pull requests with a result other than ``nothing``."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {

@@ -21,7 +21,7 @@ from sentinel.tools.site.story import Outcome, Story, chips, story
 
 
 def bug_page(pages: Any, material: Material, bug: Bug) -> str:
-    """Render the page of a bug.
+    """Render the web page of one bug.
 
     :param pages: :class:`sentinel.tools.site.rendering.Pages`.
     """
@@ -33,7 +33,7 @@ def bug_page(pages: Any, material: Material, bug: Bug) -> str:
 
 
 def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
-    """Return the template's values that were not observed: facts, links, commands and the recipe."""
+    """Return the template's values that do not come from observations: facts, links, commands and the recipe."""
     catalog = material.catalog
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
@@ -42,10 +42,10 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
         "chips": chips(bug, material.branch(bug.target)),
         "paragraphs": paragraphs(bug.recipe.story if bug.recipe else str(bug.document.get("story") or "")),
         "laws": [(name, catalog.laws.get(name)) for name in bug.laws],
-        "facts": _facts(bug, repository, material.bugs),
+        "facts": _list_facts(bug, repository, material.bugs),
         "affects": [str(read_affected(entry)) for entry in bug.document.get("affects") or ()],
-        "source": _source(repository, first.document) if first is not None else "",
-        "source_url": partial(_source, repository),
+        "source": _link_to_source(repository, first.document) if first is not None else "",
+        "source_url": partial(_link_to_source, repository),
         "commit_url": partial(_commit, repository),
         "command": _command(bug, first or next(iter(bug.evidence), None)),
         "recipe_name": bug.recipe.path.name if bug.recipe else "recipe.json",
@@ -55,7 +55,7 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
 
 
 def _outcome(bug: Bug, tale: Story | None) -> dict[str, Any]:
-    """Return the template's observed values, and a caption with the two revisions."""
+    """Return the template's observed values, with a caption that names the two revisions."""
     before, after = (tale.before, tale.after) if tale else (None, None)
     wrong = tale.wrong if tale else ()
     return {
@@ -83,8 +83,7 @@ def _scalar(outcome: Outcome) -> bool:
     return not any(side is not None and side.lines for side in (outcome.before, outcome.after))
 
 
-def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, str, str]]:
-    """Return the facts about a bug as (name, text, link); the link may be empty."""
+def _list_facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, str, str]]:
     written, upstream = bug.document, bug.upstream
     cause = (bug.target, root(written))
     shared = [other.bug_id for other in bugs if other is not bug and (other.target, root(other.document)) == cause]
@@ -117,7 +116,7 @@ def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, st
 
 
 def _reach(document: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Return how a run triggers the bug, and where the framework produces the inputs that trigger it."""
+    """Return (name, text) pairs: how a run triggers the bug, and which code produces the triggering value."""
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
         return ()
@@ -129,8 +128,7 @@ def _reach(document: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     )
 
 
-def _source(repository: str, document: Document) -> str:
-    """Return a link to the boundary's code on GitHub; empty if there is none."""
+def _link_to_source(repository: str, document: Document) -> str:
     boundary, checkout = document["boundary"], document["checkout"]
     if not (repository.startswith("https://github.com/") and checkout and checkout["commit"] and boundary["file"]):
         return ""

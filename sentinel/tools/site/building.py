@@ -1,4 +1,4 @@
-"""Build all files of the website. The same records lead to the same bytes.
+"""Build all files of the website. The same data lead to the same bytes.
 
 Files are written only to an empty folder, or to a folder with an earlier build of the site.
 """
@@ -39,7 +39,7 @@ def require() -> None:
 
 
 def build(material: Material, notify: Callable[[str], None] = lambda text: None) -> Files:
-    """Yield the path and text of every file of the site."""
+    """Yield (path, text) of every file of the site."""
     require()
     from sentinel.tools.site.rendering import Pages
 
@@ -102,7 +102,7 @@ _OTHERWISE = "name another folder with --out"
 
 
 def check(folder: Path) -> None:
-    """Raise SentinelError if the folder has files but is not an earlier build of the site, or is not a folder."""
+    """Raise SentinelError unless a folder is empty, does not exist or contains an earlier build of the site."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise SentinelError(f"{folder} is not a folder; {_OTHERWISE}")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
@@ -112,7 +112,7 @@ def check(folder: Path) -> None:
 
 
 def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Write the site, and remove files of an earlier build that it no longer contains.
+    """Write the site's files, and remove files that only an earlier build had.
 
     :returns: the size of each file in bytes.
     :raises SentinelError: if the folder is not empty and not a site, or cannot be written.

@@ -1,4 +1,4 @@
-"""Convert values to HTML tables that mark masked cells, rejected rows and wrong numbers."""
+"""Convert values to HTML tables in which masked cells, rejected rows and wrong numbers are marked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of an HTML table.
+    """One row of a table.
 
     :ivar rejected: whether all cells of the row are masked.
     """
@@ -44,7 +44,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """One value as an HTML table.
+    """A value to be displayed as an HTML table.
 
     :ivar kind: the dtype and shape of a tensor; empty for other values.
     :ivar lines: the rows of the table; empty if the value cannot be displayed as a table.
@@ -73,7 +73,7 @@ def grid(
     note: str = "",
     other: Any = None,
 ) -> Grid:
-    """Convert a value of an evidence document to a table.
+    """Convert a value in an evidence document to a table.
 
     :param mask: the rows of the mask. If it has the value's shape, masked cells are marked; if it has as many rows as
         the value, rejected rows are marked; otherwise it is ignored.
@@ -82,7 +82,7 @@ def grid(
     :param other: the value that is displayed next to this one. Numbers that differ get enough digits to look different.
     """
     rows = rows_of(value)
-    full = _look_alike(value, other)
+    full = _round_alike(value, other)
     if rows is None or not any(rows):
         return Grid(name, kind_of(value), plain=written(value, full), note=note)
     flat = one_dimensional(value)
@@ -112,7 +112,8 @@ def grid(
 
 
 def rows_of(value: Any) -> Rows | None:
-    """Return the rows of a 1-d or 2-d tensor, of a list of 1-d tensors, or of a flat or nested list; otherwise None."""
+    """Return the rows of a tensor or list with one or two dimensions, or of a list of 1-d tensors. Return None for
+    other values."""
     if is_tensor(value):
         shape = value["shape"]
         return [value["tensor"]] if len(shape) == 1 else value["tensor"] if len(shape) == 2 else None
@@ -132,7 +133,7 @@ def one_dimensional(value: Any) -> bool:
 
 
 def fitting(mask: Rows | None, rows: Sequence[Sequence[Any]]) -> Rows | None:
-    """Return the mask if it has the shape of these rows; otherwise None."""
+    """Return the mask if it has the same shape as these rows; otherwise None."""
     return mask if mask is not None and list(map(len, mask)) == list(map(len, rows)) else None
 
 
@@ -146,8 +147,7 @@ def kind_of(value: Any) -> str:
 _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
-def _look_alike(value: Any, other: Any) -> bool:
-    """Return True if the two values have different numbers that look the same when rounded."""
+def _round_alike(value: Any, other: Any) -> bool:
     pairs = zip(_leaves(bare(value)), _leaves(bare(other)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 
@@ -157,7 +157,7 @@ def _leaves(value: Any) -> Iterable[Any]:
 
 
 def number(item: Any, full: bool = False) -> str:
-    """Format a number with at most six digits or, if ``full``, with all digits that it has in the evidence."""
+    """Format a number with at most six digits or, if ``full``, with all of its digits."""
     if isinstance(item, bool) or item is None:
         return {True: "true", False: "false", None: "null"}[item]
     if isinstance(item, int):
@@ -168,7 +168,7 @@ def number(item: Any, full: bool = False) -> str:
 
 
 def written(value: Any, full: bool = False) -> str:
-    """Format a value that is not displayed as a table, in the notation of recipes. Long text is truncated."""
+    """Format a value without a table as recipes write it. Long text is truncated."""
     if is_tensor(value) and not value["shape"]:
         return number(value["tensor"], full)
     if not isinstance(value, (list, Mapping)):
@@ -186,21 +186,20 @@ def _terse(value: Any) -> Any:
 
 
 def as_number(item: Any) -> float | None:
-    """Return an element as a number, which may be NaN or infinite; None if it is not a number."""
+    """Return an element as a float, including NaN and infinity, or None if it is not a number."""
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return float(item)
     return float(item) if isinstance(item, str) and item in _NAMES else None
 
 
 def close(one: Any, other: Any) -> bool:
-    """Return True if two elements are the same number within the default tolerance. Verdicts use the recipe's
-    tolerance instead."""
+    """Return True if two elements are equal within the default tolerance. Verdicts use that of the recipe instead."""
     left, right = as_number(one), as_number(other)
     return bool(one == other) if left is None or right is None else not mismatch(left, right)
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
-    """Return the positions at which two values differ; all positions if their shapes differ.
+    """Return the positions (row, column) at which two values differ.
 
     Differences within the default tolerance are included only if there are no larger ones.
     """

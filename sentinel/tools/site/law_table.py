@@ -1,4 +1,4 @@
-"""Build tables with a row for each boundary and a column for each law. The cells contain known bugs and findings."""
+"""Build tables of known bugs and findings, with one row per boundary and one column per law."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentinel.tools.site.material import Bug, Material
 
 
 def law_tables(material: Material) -> Iterator[dict[str, Any]]:
-    """Yield a table for each target: its laws, and its boundaries with a cell for each law."""
+    """Yield a table for each target, with one row per boundary and one cell per law."""
     for name in material.targets:
         if name in material.catalog.targets:
             yield _law_table(material, name)
@@ -46,8 +46,8 @@ def _law_table(material: Material, name: str) -> dict[str, Any]:
 def _state(
     law: str, searched: bool, bugs: list[Bug], finding: Bug | None, dialects: tuple[Dialect, ...], branch: str
 ) -> str:
-    """Return the state of a cell: ``bug`` (present today), ``dialect``, ``mended`` (known bugs, but none is
-    present today), ``checked`` (no known bug) or ``none`` (not checked)."""
+    """Return the state of a cell: ``bug`` (present today), ``mended`` (known bugs, none present today), ``dialect``,
+    ``checked`` (no known bug) or ``none`` (not checked)."""
     there = any((evidence := bug.at(branch)) is not None and evidence.verdict == "reproduced" for bug in bugs)
     broken = finding is not None and any(evidence.verdict == "reproduced" for evidence in finding.evidence)
     return (

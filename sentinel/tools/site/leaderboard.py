@@ -1,4 +1,4 @@
-"""Compute one row per framework: its open bugs by part of the training signal, and their number over time."""
+"""Compute a table with one row per framework: its open bugs by part of the training signal, and over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_SIGNAL = {"advantage": "advantages", "reward": "advantages", "data": "data",
 
 @dataclass(frozen=True)
 class Place:
-    """A framework in the table.
+    """A framework's row in the table.
 
     :ivar cells: part (one of :data:`PARTS`) -> severity -> open bugs, with one row for each root cause.
     :ivar fixed_after: the median number of days from the introduction of a bug to its fix, in the recorded histories;
@@ -43,7 +43,7 @@ class Place:
 
 
 def leaderboard(material: Material) -> Iterator[Place]:
-    """Yield the row of each framework, sorted by the framework's name."""
+    """Yield each framework's row, sorted by name."""
     for table in tables(material):
         lives = [life for row in table.rows if (life := life_of(row.bug)) is not None]
         days = [span["days"] for life in lives for span in life["spans"] if span["over"] and span["days"] is not None]
@@ -59,8 +59,7 @@ def leaderboard(material: Material) -> Iterator[Place]:
 
 
 def part(row: Row) -> str:
-    """Return the part of the training signal (one of :data:`PARTS`) that a bug changes, derived from its recipe's
-    signal, contract and laws."""
+    """Return which part of the training signal (one of :data:`PARTS`) a bug makes wrong."""
     if row.bug.contract.startswith("rollout") or row.signal in ("log_prob", "setup"):
         return "rollout"
     if row.signal in _OF_SIGNAL:
@@ -83,8 +82,7 @@ def _cells(rows: Sequence[Row]) -> dict[str, dict[str, tuple[Row, ...]]]:
 
 
 def _over_time(table: Table) -> dict[str, int]:
-    """Count the root causes that are present at the oldest and the newest release with a conclusive verdict, and at
-    main."""
+    """Return version -> number of root causes, for the oldest and newest decided release and for main."""
     rows = [row for row in table.rows if row.realism != "unreachable"]
     places = [n for n in range(len(table.versions)) if any(row.versions[n] in "x-" for row in rows)]
     chosen = sorted({*places[:2], *places[-1:]}, reverse=True)

@@ -1,4 +1,4 @@
-"""Compute the dates and releases in which each bug was present, from recorded histories."""
+"""Compute from recorded histories when each bug was present, and in which releases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Record = Mapping[str, Any]
 
 
 def lives(material: Material) -> Iterator[dict[str, Any]]:
-    """Yield for each target the lifetimes of its bugs, with the earliest first, and its bugs without a history.
+    """Yield, for each target, when its bugs were present, and which bugs have no history.
 
     ``drawn`` has the lifetimes that can be drawn on a time axis; histories of PyPI releases have no dates.
     """
@@ -31,7 +31,7 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
-    """Return the periods and releases in which a bug was present; None if the bug has no history.
+    """Return the periods and releases in which a bug was present, or None if it has no history.
 
     ``releases`` are the repository's tags if the history has verdicts for them, otherwise the PyPI releases.
     """
@@ -58,10 +58,8 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
 
 
 def _span(lifetime: Record) -> dict[str, Any]:
-    """Return a period in which the bug was present.
-
-    ``open_start`` is True if the bug is present at the first commit with a verdict and may be older.
-    """
+    """Return a period with the bug. ``open_start`` is True if the bug may be older than the first commit with a
+    verdict."""
     begun, ended = lifetime["introduced"], lifetime["ended"]
     return {
         "start": begun["commit"]["date"][:10],
@@ -73,7 +71,7 @@ def _span(lifetime: Record) -> dict[str, Any]:
 
 
 def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
-    """Yield the periods in which the code existed without a verdict ``reproduced``, each with its state."""
+    """Yield the periods in which the code existed and did not reproduce the bug, each with its state."""
     for run in runs:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):

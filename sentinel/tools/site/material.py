@@ -1,4 +1,4 @@
-"""Read the data of the website: evidence, recipes and histories."""
+"""Read what the website is built from: evidence, recipes and histories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """One evidence document.
+    """One evidence document and the path of its file.
 
     :ivar place: the path of the document's file, relative to the report folder and to ``evidence/`` in the site.
     :ivar key: the file's stem, derived from the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
@@ -48,7 +48,7 @@ class Evidence:
 
     @property
     def short(self) -> str:
-        """Return the ref in the short form that pytest's item ids contain."""
+        """Return the ref as pytest's item ids abbreviate it."""
         kind, _, name = self.ref.partition(":")
         return Ref("git", name).short if kind == "git" else self.ref
 
@@ -58,20 +58,20 @@ class Evidence:
 
 
 def moves(ref: str) -> bool:
-    """Return True if the code at the ref may change: for a branch, a working tree and an environment."""
+    """Return True if the code at a ref can change, as for a branch, a working tree or an environment."""
     kind, colon, name = ref.partition(":")
     return not colon or not Ref("pypi" if kind == "pypi" else "git", name).immutable
 
 
 def brief(ref: str) -> str:
-    """Return a ref as a column heading: a short hash, a version, or a branch."""
+    """Format a ref as a column heading: a short hash, a version, or a branch."""
     kind, _, name = ref.partition(":")
     return Ref("git", name).short.removeprefix("git:") if kind == "git" else name or ref
 
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug, or a finding of a search.
+    """A known bug or a finding, with its evidence.
 
     :ivar bug_id: empty for a finding.
     :ivar recipe: the bug's recipe; None if it no longer exists, and for a finding.
@@ -102,7 +102,7 @@ class Bug:
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """Return the recipe as a document, or its copy in the last evidence if the recipe no longer exists."""
+        """Return the recipe as a document. If the recipe no longer exists, return its copy in the last evidence."""
         if self.recipe is not None:
             return self.recipe.document
         document: Mapping[str, Any] = self.evidence[-1].document["recipe"]["document"]
@@ -133,7 +133,7 @@ class Bug:
         return value
 
     def note(self, ref: str) -> str:
-        """Return the recipe's note about the pin at a ref; empty if there is none."""
+        """Return the recipe's note about the pin at a ref, or "" if there is none."""
         return next((pin.note for pin in (self.recipe.pins if self.recipe else ()) if str(pin.ref) == ref), "")
 
     def at(self, ref: str) -> Evidence | None:
@@ -142,7 +142,7 @@ class Bug:
 
 @dataclass(frozen=True)
 class Material:
-    """The data from which a site is built.
+    """Everything from which a site is built.
 
     :ivar bugs: the known bugs of all targets with evidence, sorted. A bug itself may have no evidence.
     :ivar laws: the findings of searches.
@@ -166,7 +166,7 @@ class Material:
         return sorted({bug.target for bug in (*self.bugs, *self.laws)})
 
     def branch(self, target: str) -> str:
-        """Return the ref of the target's default branch."""
+        """Return the ref of the target's default branch, such as ``git:main``."""
         entry = self.catalog.targets.get(target)
         return f"git:{entry.branch if entry else 'main'}"
 
@@ -175,7 +175,7 @@ class Material:
 
 
 def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Material:
-    """Read evidence, recipes, histories and runners.
+    """Read all data for a site: evidence, recipes, histories and runners.
 
     :param reports: the folder of the evidence.
     :param exports: the folder that ``sentinel contribute`` wrote; None for no runners.
@@ -197,7 +197,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         )
     targets = {str(evidence.document["target"]) for group in groups.values() for evidence in group}
     recipes = {(recipe.target, recipe.bug_id): recipe for recipe in find_recipes(catalog) if recipe.target in targets}
-    histories, notes = _histories(reports / HISTORY)
+    histories, notes = _read_histories(reports / HISTORY)
     bugs = {about: Bug(about[0], about[1], recipe) for about, recipe in recipes.items()}
     laws = []
     for (kind, *rest), group in sorted(groups.items()):
@@ -209,15 +209,14 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
             continue
         key = (rest[0], rest[1])
         bug = bugs.get(key) or Bug(*key, None)
-        bugs[key] = replace(bug, evidence=_in_order(group, bug.recipe))
+        bugs[key] = replace(bug, evidence=_sort_by_pins(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
     # these files are optional
     beside = (read_json(reports / f"{name}.json") or {} for name in ("changes", "coverage"))
     return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
 
 
-def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
-    """Sort evidence in the order of the recipe's pins; branches and working trees come last."""
+def _sort_by_pins(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
     pins = [str(pin.ref) for pin in recipe.pins] if recipe else []
 
     def order(evidence: Evidence) -> tuple[int, str]:
@@ -226,8 +225,7 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
     return tuple(sorted(group, key=order))
 
 
-def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
-    """Return (target, bug id) -> histories, and a note about each file that cannot be read."""
+def _read_histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
     histories: dict[tuple[str, str], list[Document]] = {}
     notes: list[str] = []
     for document in history.load_all(folder, on_error=notes.append):

@@ -1,4 +1,4 @@
-"""Build the start page's table of bugs, with verdicts by version."""
+"""Build the table of bugs on the start page, with each bug's verdicts by version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PREFIX = re.compile(r"^(?:.*-)?v(?=\d)")
 
 @dataclass(frozen=True)
 class Row:
-    """One bug of the table.
+    """One bug in the table on the start page.
 
     :ivar chips: (label, evidence) pairs, with the labels of :func:`sentinel.tools.site.story.chips`.
     :ivar now: the verdict at upstream's main; empty if there is none.
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def affects(self) -> str:
-        """Return the recipe's ``affects`` as JSON for the page's script."""
+        """Return the recipe's ``affects`` as JSON, for the script of the page."""
         entries = [read_affected(entry) for entry in self.bug.document.get("affects") or ()]
         conditions = [[{name: _condition(of) for name, of in e.when.items()}, e.besides] for e in entries]
         return json.dumps(conditions, separators=(",", ":"))
@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The table of one target.
+    """The bugs of one target.
 
     :ivar versions: upstream's main, then the releases, with the newest first.
     :ivar commit: the short hash of the commit of main at which the recipes were run.
@@ -79,22 +79,23 @@ class Table:
 
     @property
     def now(self) -> Counter[str]:
-        """Return the number of bugs with each verdict at upstream's main."""
+        """Count the bugs with each verdict at upstream's main."""
         return Counter(row.now or "unknown" for row in self.rows)
 
     @property
     def counted(self) -> str:
-        """Return the number of the table's bugs as text, with the number of recipes in brackets."""
+        """Return the number of bugs as text, with the number of recipes in brackets."""
         return counted_rows(self.rows)
 
 
 def counted_rows(rows: Sequence[Row]) -> str:
-    """Return the number of bugs in rows, as text of :func:`~sentinel.recipes.grades.count_bugs`."""
+    """Return the number of bugs in rows as text, as :func:`~sentinel.recipes.grades.count_bugs` does."""
     return count_bugs({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
 
 
 def ranked(tables: Sequence[Table]) -> list[Row]:
-    """Return all bugs, sorted by severity, then by realism, then by whether they are present today."""
+    """Return all bugs, the most severe first. Bugs with equal severity are sorted by realism, and by whether they are
+    present today."""
     rows = [row for table in tables for row in table.rows]
     return sorted(rows, key=lambda row: (*order(row.bug.document), row.now != "reproduced", row.bug.bug_id))
 
@@ -122,7 +123,7 @@ def _table(material: Material, target: str) -> Table:
 
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
-    """Yield (version, letter) for each version with a verdict; a later letter replaces earlier ones."""
+    """Yield (version, letter) for each version with a verdict. A later pair replaces an earlier one."""
     # Histories of git come first, so that the verdict in a PyPI release replaces the verdict at its tag.
     for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):
         for release in record["releases"]:

@@ -1,4 +1,4 @@
-"""Render the templates of the website.
+"""Render the templates of the website, and escape all values in them.
 
 Every expression of every template is escaped: HTML by autoescape, and control characters and bidirectional overrides as
 visible escapes.
@@ -75,7 +75,7 @@ _NAVIGATION = (
 
 
 class Pages:
-    """Renders pages with one Jinja2 environment."""
+    """Renders pages of the site with one Jinja2 environment."""
 
     def __init__(self) -> None:
         from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -111,12 +111,12 @@ class Pages:
 
 
 def shown(value: Any) -> Any:
-    """Replace control characters in a string by visible escapes. Markup objects are returned unchanged."""
+    """Replace control characters in a string by visible escapes. Other values are returned unchanged."""
     return visible(value, lines=True) if type(value) is str else value
 
 
 def prose(text: str) -> Any:
-    """Escape a string for HTML. Text between backticks becomes code."""
+    """Escape a text for HTML. A part between backticks becomes ``<code>``."""
     from markupsafe import Markup, escape
 
     parts = [escape(shown(part)) for part in re.split(r"`([^`]*)`", text)]
@@ -124,14 +124,14 @@ def prose(text: str) -> Any:
 
 
 def element_text(text: str) -> Any:
-    """Escape the text of an element, but not its quotes, which makes JSON much shorter. Do not use it in attributes."""
+    """Escape text inside an element, except for quotes, which makes JSON much shorter. Do not use it in attributes."""
     from markupsafe import Markup, escape
 
     return Markup(str(escape(shown(text))).replace("&#34;", '"').replace("&#39;", "'"))
 
 
 def https(url: Any) -> str:
-    """Return the URL if it is a valid https URL; otherwise, for example for ``javascript:``, an empty string."""
+    """Return the URL if it is a valid https URL, and otherwise "", for example for ``javascript:``."""
     text = str(url or "")
     if re.search(r"[\x00-\x20\x7f-\x9f]", text):
         return ""
@@ -143,23 +143,23 @@ def https(url: Any) -> str:
 
 
 def day(date_text: str) -> int:
-    """Convert an ISO date to its ordinal number, which is its position on the time axis."""
+    """Convert an ISO date to a number of days, which is its position on the time axis."""
     return date.fromisoformat(date_text[:10]).toordinal()
 
 
 def revision(evidence: Evidence) -> str:
-    """Return the revision of evidence as short text; for a branch, the commit that was measured."""
+    """Return a short text for the revision of evidence. For a branch, it is the commit that was measured."""
     commit = str((evidence.document["checkout"] or {}).get("commit") or "")
     return commit[:7] if moves(evidence.ref) and commit else brief(evidence.ref)
 
 
 def words(name: Any) -> str:
-    """Return an identifier with spaces instead of underscores."""
+    """Replace underscores in an identifier by spaces."""
     return str(name).replace("_", " ")
 
 
 def dotted(path: Any) -> Any:
-    """Return a dotted path with line breaks allowed only after dots and underscores."""
+    """Return a dotted path as HTML in which lines break only after dots and underscores."""
     from markupsafe import Markup
 
     parts = re.split(r"(?<=[._])(?=[^._])", shown(str(path)))
@@ -167,7 +167,7 @@ def dotted(path: Any) -> Any:
 
 
 def brief_link(url: Any) -> str:
-    """Return the text for a link: the last part of the URL's path, and the fragment, such as a line number."""
+    """Return the text of a link to a URL: the last part of its path, and its fragment."""
     text = str(url or "")
     parts = urlsplit(text) if https(text) else None
     if parts is None:

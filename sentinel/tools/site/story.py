@@ -1,4 +1,4 @@
-"""Compute the content of a bug's page: the scenario's tensors with masked values, and the results."""
+"""Compute what the page of a bug shows: the scenario's tensors, with masked values, and the results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Leaks = Mapping[tuple[str, str], Marks]
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant of a scenario on a page.
+    """One variant of a bug's scenario, as its page shows it.
 
     The first variant has all inputs. Every further variant has only the inputs that differ from the first.
 
@@ -59,7 +59,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One observed value.
+    """One observed value, with and without the bug.
 
     :ivar before: the value observed with the bug; None if there is none.
     :ivar after: the value observed without the bug, or otherwise the expected right value; None if there is none.
@@ -75,7 +75,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Story:
-    """The content of a bug's page.
+    """What the page of a bug shows.
 
     :ivar before: the evidence with the bug.
     :ivar after: the evidence without the bug. If it is None, the right values are only expected, not observed.
@@ -97,7 +97,7 @@ class Story:
 
     @property
     def unmoved(self) -> tuple[Outcome, ...]:
-        """Return the values that are right even with the bug; all values if no evidence has the bug."""
+        """Return the values that are right even with the bug. If no evidence has the bug, return all values."""
         return tuple(outcome for outcome in self.outcomes if outcome.same and (outcome.before or outcome.after))
 
     @property
@@ -115,7 +115,7 @@ class Story:
 
 
 def sides(bug: Bug) -> tuple[Evidence | None, Evidence | None]:
-    """Return the first evidence with the bug, and the first evidence without the bug, in the order of the pins."""
+    """Return the first evidence with the bug and the first without it, in the order of the pins."""
     before = next((evidence for evidence in bug.evidence if evidence.verdict == "reproduced"), None)
     return before, next((evidence for evidence in bug.evidence if evidence.verdict == "fixed"), None)
 
@@ -142,7 +142,7 @@ def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
 
 
 def story(bug: Bug, catalog: Catalog) -> Story | None:
-    """Return the content of a bug's page; None if it has no evidence."""
+    """Return what a bug's page shows, or None if the bug has no evidence."""
     before, after = sides(bug)
     evidence = before or after or next(iter(bug.evidence), None)
     if evidence is None:
@@ -167,7 +167,7 @@ def story(bug: Bug, catalog: Catalog) -> Story | None:
 
 
 def inputs_of(bug: Bug, document: Document, contract: Contract | None) -> dict[str, Inputs]:
-    """Return a scenario's variants in the recipe's order, each with its inputs in the contract's order."""
+    """Return the variants of a scenario in the recipe's order, with their inputs in the contract's order."""
     recorded: Mapping[str, Inputs] = document["scenario"]["variants"]
     variants = list(bug.recipe.variants if bug.recipe else bug.document.get("variants") or ())
     order = [item.name for item in contract.inputs] if contract else []
@@ -206,12 +206,12 @@ def _variant(
 
 
 def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
-    """Return the rows of a scenario's mask; None if its contract has no mask."""
+    """Return the rows of a scenario's mask, or None if its contract has no mask."""
     return rows_of(inputs.get(contract.mask)) if contract is not None and contract.mask else None
 
 
 def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[tuple[int, int]]:
-    """Return the positions at which an input differs between a variant and the first variant."""
+    """Return the positions (row, column) at which an input of a variant differs from the first variant's."""
     first = next(iter(inputs))
     if variant == first or key not in inputs[first]:
         return frozenset()
@@ -222,7 +222,7 @@ def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[
 
 
 def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool) -> Leaks:
-    """Mark the masked values that may influence the result, although they must not.
+    """Mark the masked values that may influence the result, which they must not.
 
     These are the nonzero masked values that are not finite or that differ between variants. If there are none, all
     nonzero masked values are marked.
@@ -248,7 +248,7 @@ def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_mask
 
 
 def _is_suspicious(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
-    """Return True if a value is not finite, or if another variant has a different value at the same position."""
+    """Return True if a value is not finite, or differs between variants."""
     _, key, i, j = place
     if isinstance(item, str) and item in TAGGED:
         return True
@@ -293,7 +293,7 @@ def _outcomes(
 
 
 def _split_address(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
-    """Split the address of an expected value into its first variant, whose mask applies, and the observation key."""
+    """Split the address of an expected value into its first variant, whose mask applies, and the key."""
     try:
         address = parse_address(key, list(inputs))
         return address.variants[0], address.key

@@ -1,4 +1,4 @@
-"""Run recipes in the PyPI releases of a target, without a git mirror."""
+"""Run recipes at the PyPI releases of a target. No git mirror is needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sentinel.targets.refs import Ref
 
 
 def versions(target: Target) -> list[str]:
-    """Return the target's releases in the package index, with the oldest first.
+    """Return the releases of a target on PyPI, the oldest first.
 
     They are listed with pip, so that the user's pip settings apply, such as another index.
 
@@ -60,7 +60,7 @@ def _order(text: str) -> Version:
 def sweep_releases(
     catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], notify: Progress | None = None
 ) -> Account:
-    """Run each recipe in each release, and save the histories. Stored verdicts are reused."""
+    """Run each recipe at each release, and save the histories. Stored verdicts are reused."""
     store, releases = ClosureVerdictStore(), versions(target)
     verdicts = ReleaseVerdicts(catalog, settings, target, recipes, store)
     probed = 0

@@ -1,1 +1,1 @@
-"""Prepare pull requests to a framework: search for duplicates, test the fix, and write the page and its runner."""
+"""Prepare pull requests to a framework: search for duplicates, test the fix, and write page and runner."""

@@ -1,4 +1,4 @@
-"""Test runners (exported scripts) on a real checkout, with only torch, numpy and the packages that a runner needs."""
+"""Test runners (scripts that reproduce a bug without Sentinel) on a checkout, in an environment with few packages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def output_of(
     timeout: float,
     contained: bool = True,
 ) -> str | None:
-    """Run a Python command. Return its output (stdout and stderr), or None on a timeout.
+    """Run a Python command, and return its output (stdout and stderr), or None on a timeout.
 
     :param command: the interpreter and its arguments.
     :param folder: the working folder, which is also ``HOME`` and ``TMPDIR``.
@@ -90,7 +90,7 @@ def output_of(
 
 @dataclass(frozen=True)
 class Tried:
-    """The outcome of running a script.
+    """The result of running a runner.
 
     :ivar status: the status that the script printed, such as ``fixed``; empty if the script failed.
     :ivar output: the JSON that the script printed; its whole output if it failed.
@@ -103,7 +103,7 @@ class Tried:
 
 
 class Environment:
-    """Runs scripts in environments with only the distributions that they need. Call :meth:`close` at the end.
+    """Runs scripts with only the distributions that they need. Call :meth:`close` at the end.
 
     :param python: another interpreter, which then uses all packages of its own environment; None for this one.
     """
@@ -117,7 +117,7 @@ class Environment:
         self._folder.cleanup()
 
     def run(self, script: str, checkouts: Sequence[Path], needs: Iterable[str], contained: bool) -> list[Tried]:
-        """Run a script on each checkout, and return one outcome per checkout.
+        """Run a script once per checkout, and return the results in the same order.
 
         :param script: the text of ``run_validation.py``.
         :param needs: distributions that the script may use in addition to torch and numpy.
@@ -127,7 +127,7 @@ class Environment:
         job = {"mark": mark, "checkouts": list(map(str, checkouts))}
         prefix, readable, environment = [self._python or sys.executable], [*checkouts], {}
         if self._python is None:
-            packages = self._linked(tuple(sorted({"torch", "numpy", *needs})))
+            packages = self._link_packages(tuple(sorted({"torch", "numpy", *needs})))
             environment["PYTHONPATH"] = str(packages)
             prefix += ["-S", "-s"]  # no site-packages
             readable += [packages]
@@ -144,10 +144,9 @@ class Environment:
         parts = output.split(mark)
         if len(parts) != len(checkouts) + 1:
             return [_broken(output)] * len(checkouts)
-        return [_of_runner(part) for part in parts[:-1]]
+        return [_parse_output(part) for part in parts[:-1]]
 
-    def _linked(self, names: tuple[str, ...]) -> Path:
-        """Return a folder with links to the files of these distributions and of their requirements."""
+    def _link_packages(self, names: tuple[str, ...]) -> Path:
         folder = Path(self._folder.name, "-".join(names))
         if not folder.exists():
             made = Path(tempfile.mkdtemp(dir=self._folder.name))
@@ -161,13 +160,13 @@ class Environment:
 
 
 def distribution_of(package: str) -> str | None:
-    """Return the installed distribution that provides a top-level module; None if there is none."""
+    """Return the installed distribution that contains a top-level module, or None."""
     return next(iter(owners().get(package, ())), None)
 
 
 @cache
 def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
-    """Map each top-level name that these distributions or their requirements install to the path of its files."""
+    """Return top-level name -> path, for all that these distributions and their requirements install."""
     from packaging.requirements import Requirement
 
     queue, distributions, places = list(names), set[str](), dict[str, Path]()
@@ -188,8 +187,7 @@ def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
     return {top: place for top, place in places.items() if not top.endswith(".pth")}
 
 
-def _of_runner(output: str) -> Tried:
-    """Parse the JSON at the end of a script's output. The target's code may print other lines before it."""
+def _parse_output(output: str) -> Tried:
     try:
         start = output.rindex('{\n "bug_id"')
         answer, end = json.JSONDecoder().raw_decode(output, start)

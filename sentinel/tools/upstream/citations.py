@@ -1,4 +1,4 @@
-"""Check the pull requests and hashes that recipes, fixes and pages cite, offline, against the mirrors of the targets.
+"""Check the pull requests and hashes that recipes, fixes and pages cite. Only mirrors are read, without the network.
 
 A mirror has every pull request (``refs/pull/N/head``) and no issues. If a cited number is not a pull request, the text
 must therefore call it an issue, and the person who sends the page looks it up.
@@ -32,7 +32,7 @@ _OTHER_HASHES = re.compile(r"sha256|digest|^index |^From ")
 
 @dataclass(frozen=True)
 class Citation:
-    """A number or hash in a text.
+    """A pull request, issue or hash that a text cites.
 
     :ivar place: ``file:line``.
     :ivar where: the target whose mirror was searched; if no mirror was searched, the repository as the text names it.
@@ -64,7 +64,7 @@ class Numbers:
 
     @cached_property
     def pulls(self) -> Mapping[int, str]:
-        """Map each pull request to the subject of its merged commit or, if it was not merged, of its head."""
+        """Return pull request -> subject of its merged commit or, if it was not merged, of its head."""
         heads = self._git("for-each-ref", "--format=%(refname) %(subject)", "refs/pull/*/head").splitlines()
         subjects = {int(line.split("/")[2]): line.partition(" ")[2] for line in heads}
         for line in reversed(self._git("log", "--format=%s", f"refs/heads/{self._branch}").splitlines()):
@@ -73,7 +73,7 @@ class Numbers:
         return subjects
 
     def object(self, name: str) -> tuple[str, str, str]:
-        """Return a git object's type, dates and subject; three empty strings if the mirror lacks the object.
+        """Return type, dates and subject of a git object. All three are empty if the mirror lacks it.
 
         The dates are the committer date and the author date, separated by a space. Only commits have dates and a
         subject; for other objects these strings are empty.
@@ -87,7 +87,7 @@ class Numbers:
         return self._objects[name]
 
     def belongs(self, name: str, number: int) -> bool:
-        """Return True if a commit was merged from a pull request, or is one of the pull request's own commits."""
+        """Return True if a commit is one of a pull request's own, or the commit in which it was merged."""
         subject = self.object(name)[2]
         if re.search(rf"\(#{number}\)|pull request #{number}\b", subject):
             return True
@@ -101,7 +101,7 @@ class Numbers:
 def citations(
     file: str, text: str, own: str, targets: Mapping[str, Target], numbers: Mapping[str, Numbers]
 ) -> Iterator[Citation]:
-    """Resolve each citation of a text.
+    """Resolve each citation in a text.
 
     :param file: the name of the text's file, for :attr:`Citation.place`.
     :param own: the target to which a number without a repository belongs.
@@ -149,7 +149,7 @@ def _resolved(place: str, target: str, match: re.Match[str], mirror: Numbers) ->
 
 
 def _joined(place: str, own: str, line: str, mirror: Numbers) -> Iterator[Citation]:
-    """Check each citation ``HASH (#N, DATE)``.
+    """Check citations of the form ``HASH (#N, DATE)``.
 
     The commit must belong to the pull request. The date may be one day off, because it depends on the time zone.
     """

@@ -1,4 +1,4 @@
-"""Check that an evidence document follows from its recipe, its code and its observation.
+"""Check that the fields of an evidence document follow from its recipe, its code and its observation.
 
 A comparison with a baseline covers only observations. People also read the other fields of evidence, such as the
 scenario, the comparison and the texts, in which an author could write false statements. Therefore these fields are
@@ -31,7 +31,7 @@ _OF_OBSERVATION = (
 
 
 def contradictions(recorded: Document, now: Document) -> list[str]:
-    """Return a message for each difference between a recorded evidence document and a new one with the same verdict."""
+    """Return a message for each difference between recorded evidence and new evidence with the same verdict."""
     return [*_recipe(recorded, now), *_code(recorded, now), *_numbers(recorded, now)]
 
 
@@ -56,7 +56,7 @@ def _recipe(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _code(recorded: Document, now: Document) -> Iterator[str]:
-    """Compare the fields about the code: at the same commit, trees, files, blobs and lines must be equal."""
+    """Compare the fields about the code: trees, files, blobs and lines must be equal at the same commit."""
     before, after = recorded["checkout"] or {}, now["checkout"] or {}
     for name in ("commit", "version"):
         # A field may be missing on one side: the evidence of a clean working tree is compared with its commit.
@@ -91,7 +91,7 @@ def _numbers(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _judged(document: Document) -> dict[str, Any]:
-    """Return the comparisons by key, without explanations: releases of Sentinel may word these differently."""
+    """Return key -> comparison, without explanations, because releases of Sentinel may word these differently."""
     return {
         item["key"]: {name: value for name, value in item.items() if name not in ("key", "detail")}
         for item in document["comparison"]

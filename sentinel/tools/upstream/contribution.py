@@ -1,4 +1,4 @@
-"""Define a contribution: the data about one root cause from which the pages of a pull request are generated."""
+"""Define a contribution, the data about one root cause from which the pages of a pull request are written."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ ABSENT = "not there where it began"
 
 @dataclass(frozen=True)
 class Contribution:
-    """The data from which the pages of one upstream pull request are written.
+    """The data from which the pages of one pull request are written.
 
     :ivar recipes: the recipes of the bugs with one root cause. The folder of the pages is named after the first.
     :ivar fix: the tested fix; None if Sentinel has none.
@@ -101,7 +101,7 @@ class Contribution:
 def documented(
     bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the content of ``evidence.json``: the evidence of each decision, and the results of testing the fix.
+    """Create the content of ``evidence.json``: the evidence, and the results of testing the fix.
 
     :param bundles: one for each bug of the root cause.
     :param others: what :func:`related` returns.
@@ -123,13 +123,13 @@ def documented(
 
 
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
-    """Combine the data of ``evidence.json`` with the texts of the current recipes and fixes.
+    """Combine the data of ``evidence.json`` with the current recipes and fixes.
 
     :raises SentinelError: if a recipe is missing, or if the fix has changed since ``evidence.json`` was written.
     """
     target = str(document["target"])
     if target not in catalog.targets:
-        raise SentinelError(f"no adapter for target {target!r}")
+        raise SentinelError(f"no adapter for target {target!r}; `sentinel list` shows the targets")
     by_id = {recipe.bug_id: recipe for recipe in find_recipes(catalog, [target])}
     if absent := document["bugs"].keys() - by_id.keys():
         raise SentinelError(f"no recipe here has the bug id {', '.join(sorted(absent))}")
@@ -168,7 +168,7 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
 
 
 def is_logged(folder: Path, fix: Fix | None) -> bool:
-    """Return True if the folder of a page contains ``tests.log``.
+    """Return True if the folder of a contribution contains ``tests.log``.
 
     :raises SentinelError: if the log does not show that the new tests failed without the fix and passed with it.
     """
@@ -183,7 +183,7 @@ def is_logged(folder: Path, fix: Fix | None) -> bool:
 
 
 def load_contribution(file: Path) -> dict[str, Any] | None:
-    """Read the document of a contribution. Return None if the file is not a contribution.
+    """Read the ``evidence.json`` of a contribution. Return None if the file is something else.
 
     :raises SentinelError: if the file cannot be read, or does not have the form that :func:`documented` returns.
     """
@@ -203,7 +203,7 @@ def load_contribution(file: Path) -> dict[str, Any] | None:
 
 
 def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
-    """Run a recipe at the heads of the newest pull requests that change lines of the boundary's function.
+    """Run a recipe at the heads of pull requests that change the boundary's function, and return the results.
 
     Return the number, commit and verdict of each, except for the fix's own pull request. The verdict is ``fixed`` if
     the recipe is ``fixed`` at the head and ``reproduced`` at the base.

@@ -21,7 +21,7 @@ MOST = 25
 
 @dataclass(frozen=True)
 class Match:
-    """A possible duplicate.
+    """A possible duplicate of a bug.
 
     :ivar what: a bug id, a commit, or ``#N`` for a pull request.
     :ivar why: how the match is related to the bug.
@@ -33,7 +33,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Source:
-    """A source of duplicates, and the matches that were found in it.
+    """One place that was searched for duplicates, and what was found there.
 
     :ivar searched: whether the source could be searched.
     :ivar note: what was searched, or why the source could not be searched.
@@ -54,7 +54,7 @@ def duplicates(
     store: MirrorStore,
     fix: Fix | None = None,
 ) -> list[Source]:
-    """Search every source for duplicates of a recipe's bug.
+    """Search recipes, upstream's history and pull requests for duplicates of a bug.
 
     :param others: the recipes to compare with.
     :param fix: the fix of the bug. Its texts provide further names to search for.
@@ -88,7 +88,7 @@ def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
 
 
 def likeness(recipe: Recipe, other: Recipe) -> list[str]:
-    """Return what two recipes of a target have in common; empty if they are unlikely to be about the same bug.
+    """Return what two recipes have in common, or nothing if they are probably about different bugs.
 
     They may be about the same bug if they name the same pull request, or the same law and the same (kind of) boundary.
     """

@@ -25,7 +25,7 @@ _MISSING = re.compile(r"No module named '(\w+)")
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two revisions of a bundle.
+    """The result of a bug's recipe at one of the two revisions.
 
     :ivar name: ``base`` or ``head``.
     :ivar decision: the recipe's verdict at the revision, with all measurements.
@@ -39,7 +39,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Bundle:
-    """The exported evidence and runner of a bug.
+    """The evidence of one bug at two revisions, and its runner.
 
     :ivar sides: the base and, if there is one, the head.
     :ivar runner: the text of ``run_validation.py``; empty if there is no runner.
@@ -55,12 +55,12 @@ class Bundle:
 
     @property
     def decided(self) -> bool:
-        """Return True if the bug is present at the base and absent at the head."""
+        """Return True if the bug is present at the base and, if there is a head, absent there."""
         return [side.decision.verdict.name for side in self.sides] == ["reproduced", "fixed"][: len(self.sides)]
 
 
 class Exporter:
-    """Exports bundles with shared workers. Call :meth:`close` at the end."""
+    """Creates bundles, and shares worker processes among them. Call :meth:`close` at the end."""
 
     def __init__(
         self, catalog: Catalog, open_checkout: OpenCheckout, options: Options, notify: Callable[[str], None]
@@ -75,7 +75,7 @@ class Exporter:
         self._environment.close()
 
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
-        """Run the recipe at both revisions, and write the runner.
+        """Run a recipe at both revisions, and write the runner.
 
         :param head: the revision without the bug; None if there is none.
         :param check: whether to test the runner at both revisions, and leave it out if it disagrees with the evidence.
@@ -94,7 +94,7 @@ class Exporter:
             return replace(bundle, reason=f"{error}.")
 
     def _case(self, bundle: Bundle) -> Case:
-        """Record the calls that the recipe makes at the base, for a runner to repeat.
+        """Record the calls that a recipe makes at the base, so that a runner can repeat them.
 
         :raises NoRunner: if the recipe could not be run at the base.
         """
@@ -117,7 +117,7 @@ class Exporter:
         )
 
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:
-        """Test the runner at both revisions, and determine which packages it needs.
+        """Test a runner at both revisions, and determine which packages it needs.
 
         The first attempt stubs the packages that the worker stubbed. While the result disagrees with the evidence, the
         next attempt stubs one more missing package, or uses one installed package instead of its stub.

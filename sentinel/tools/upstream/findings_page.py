@@ -1,4 +1,4 @@
-"""Write ``BUG_FINDINGS.md``: the most serious bugs that exist at main today, then tables of all root causes."""
+"""Write ``BUG_FINDINGS.md``: the most serious bugs at main today, then tables of all root causes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TABLE = "| bug | what | severity | realism | {} | first seen |\n| --- | --- | -
 
 @dataclass(frozen=True)
 class Entry:
-    """A bug on the page.
+    """A bug that the page lists.
 
     :ivar repository: the URL of the framework's repository.
     :ivar page: whether the folder has a page for a pull request about the bug.
@@ -62,7 +62,7 @@ class Entry:
 
     @property
     def where(self) -> str:
-        """Return the name of the table to which the entry belongs, a key of ``_COLUMNS``."""
+        """Return the table in which the bug is listed, a key of ``_COLUMNS``."""
         if self.realism == "unreachable":
             return "hardening"
         if self.finding.state in _FIXED:
@@ -75,7 +75,7 @@ class Entry:
 
 
 def page(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return the text of the whole page. The same entries always give the same text.
+    """Return the text of ``BUG_FINDINGS.md``. The same entries always give the same text.
 
     :param results: the content of :data:`RESULTS`. Bugs in it that no longer exist at main are left out.
     """
@@ -113,7 +113,8 @@ one root cause that was measured in the framework's own code. A framework that w
 
 
 def state(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]], edition: str, before: str) -> str:
-    """Return the state page: open bugs, bugs fixed since the previous edition, and who is affected by the open ones.
+    """Return the text of the state page: open bugs, bugs fixed since the previous edition, and whom the open ones
+    affect.
 
     :param edition, before: the ISO dates of this edition and of the previous one.
     """
@@ -187,7 +188,7 @@ def _name(group: Sequence[Entry]) -> str:
 
 
 def _grade(entry: Entry) -> str:
-    return ", ".join(filter(None, [entry.severity, entry.realism, _upstream(entry) or "unreported"]))
+    return ", ".join(filter(None, [entry.severity, entry.realism, _links_to_upstream(entry) or "unreported"]))
 
 
 def _text(entry: Entry) -> str:
@@ -200,7 +201,7 @@ def _text(entry: Entry) -> str:
 
 
 def _about(column: str, entry: Entry) -> str:
-    upstream = _upstream(entry)
+    upstream = _links_to_upstream(entry)
     if column == "affects":
         return _cell("; ".join(map(str, entry.recipe.affects))) + (f" ({upstream})" if upstream else "")
     if column == "state":
@@ -208,8 +209,7 @@ def _about(column: str, entry: Entry) -> str:
     return _cell(" ".join(str(entry.recipe.document["reach"]["how"]).split()))
 
 
-def _upstream(entry: Entry) -> str:
-    """Return links to the bug's pull request and issue, followed by the upstream status; empty if unreported."""
+def _links_to_upstream(entry: Entry) -> str:
     upstream, links = entry.recipe.upstream, []
     for name, folder in (("pull", "pull"), ("issue", "issues")):
         if upstream.get(name):

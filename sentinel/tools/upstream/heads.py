@@ -1,4 +1,4 @@
-"""Find pull requests that fix a bug: run its recipe at the head of each pull request that changes its function."""
+"""Find pull requests that fix a bug. The bug's recipe is run at the head of each one that changes its function."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Head:
 
 
 def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
-    """Return the pull requests whose own commits change lines of the boundary's function, highest number first."""
+    """Return the pull requests whose own commits change lines of the boundary's function, the newest first."""
     return sorted({touch.pull for touch in touching_pulls(mirror, target, recipe)}, reverse=True)
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
-    """Run a target's recipes at the head of each pull request that changes the function of at least one recipe.
+    """Run recipes at the heads of pull requests that change the function of at least one of them.
 
     :param most: the maximum number of pull requests; the newest are chosen.
     """
@@ -75,7 +75,7 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
 
 
 def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
-    """Return :attr:`Head.verdict` and :attr:`Head.reason`.
+    """Return the values of :attr:`Head.verdict` and :attr:`Head.reason` for a pull request.
 
     :param entry: the verdict at the head.
     :param before: the verdict at the base; None if it was not needed.

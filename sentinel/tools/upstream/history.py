@@ -1,4 +1,4 @@
-"""Find commits of a mirror that change a function, on the default branch and in every pull request's head."""
+"""Find the commits in a mirror that change a function, on the default branch or in a pull request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PULL = re.compile(r"refs/pull/(\d+)/head")
 
 @dataclass(frozen=True)
 class Touch:
-    """A commit that changes a function.
+    """A commit that changes lines of a function.
 
     :ivar ref: the ref through which git found the commit.
     """
@@ -30,13 +30,13 @@ class Touch:
 
     @property
     def pull(self) -> int:
-        """Return the number of the pull request; 0 if the ref is not the head of one."""
+        """Return the number of the pull request in which the commit is, or 0 if it is in none."""
         match = _PULL.fullmatch(self.ref)
         return int(match.group(1)) if match else 0
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
-    """Return the files that may define a boundary at its present or its former dotted paths."""
+    """Return the paths of files that may define a boundary, under its present or a former dotted path."""
     binding = target.binding(boundary)
     files: dict[str, None] = {}
     for path in binding.paths if binding else (boundary,):
@@ -50,14 +50,13 @@ def files_of(target: Target, boundary: str) -> list[str]:
 
 
 def name_of(recipe: Recipe) -> str:
-    """Return the name to look for in diffs: the boundary's own name or, for a method such as ``__call__``, the name of
-    its class."""
+    """Return the name to look for in diffs: that of the function, or of the class for methods such as ``__call__``."""
     parts = recipe.boundary.split(".")
     return parts[-1] if not parts[-1].startswith("__") else parts[-2]
 
 
 def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[str]) -> list[Touch]:
-    """Return the commits of these revisions that change lines of the recipe's function, newest first.
+    """Return the commits that change lines of the recipe's function, the newest first.
 
     :param revisions: arguments of ``git log``, such as ``base..branch``, ``--glob=...`` and ``--not``.
     """
@@ -66,7 +65,7 @@ def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[
 
 
 def touching_pulls(git_dir: Path, target: Target, recipe: Recipe) -> list[Touch]:
-    """Return the commits that change lines of the recipe's function and are in a pull request, but not on the default
+    """Return the commits that change lines of the recipe's function and are only in pull requests, not on the default
     branch."""
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
     return [touch for touch in touching(git_dir, target, recipe, outside) if touch.pull]
@@ -86,7 +85,7 @@ def _commit(line: str) -> Touch:
 
 
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
-    """Yield the commits that change lines of a function.
+    """Yield the commits in the output of ``git log -p`` that change lines of a function.
 
     A hunk is inside the function if the hunk's header contains the function's name. An added line that is not indented
     ends the function, although the header still contains the name.

@@ -1,4 +1,4 @@
-"""Store the state of each finding: found, reproduced, reported, fixed upstream or released.
+"""Store the states of each bug over time: found, reproduced, reported, fixed upstream, released.
 
 Each finding is one line of ``<folder>/<target>.jsonl``. Its state is derived from the recipe (field ``upstream``) and
 from recorded evidence. Only this file stores the days on which the states were first seen.
@@ -32,7 +32,7 @@ _FULL_SHA, _SHORT = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{33}\b"), r"\1"
 
 @dataclass(frozen=True)
 class Step:
-    """A state that a finding has reached.
+    """A state that a bug has reached, and when.
 
     :ivar on: the ISO date on which the state was first seen.
     :ivar because: the reason for the state.
@@ -45,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Finding:
-    """The states of a bug over time.
+    """A bug with all states that it has reached so far.
 
     :ivar steps: the states, oldest first. If a bug reappears, its former state is appended again.
     :ivar since: the ISO date of the first revision that is known to have the bug; empty if unknown.
@@ -64,7 +64,7 @@ class Finding:
 
 
 def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str = "main") -> tuple[str, str]:
-    """Return the state of a bug and the reason for it.
+    """Return the present state of a bug and the reason for it.
 
     :param documents: the evidence of the bug.
     """
@@ -88,7 +88,7 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
 
 
 def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dict[str, Any]:
-    """Return the newest verdict on the default branch, with its commit, file and line; empty if there is none."""
+    """Return the newest verdict on the default branch with its commit, file and line; empty if there is none."""
     main: dict[str, Any] = {}
     for document in documents:
         checkout, boundary = document["checkout"], document["boundary"]
@@ -99,8 +99,7 @@ def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dic
 
 
 def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
-    """Return the date of the first commit with the bug, from its history or else from its recipe; empty if neither has
-    a date."""
+    """Return the date of the first commit with the bug, from its history or its recipe; "" if neither has one."""
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
             return str(run["first"]["date"])[:10]
@@ -109,7 +108,7 @@ def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
 
 
 def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
-    """Return a clause that names the commit that fixed a bug, such as ``, since 7e02052ee #2238``.
+    """Return text about the commit that fixed a bug: ``, since 7e02052ee #2238``.
 
     Return an empty string if the bug is not fixed, or if the history does not contain the commit that fixed it.
     """
@@ -124,7 +123,7 @@ def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
 def advanced(
     steps: tuple[Step, ...], recipe: Recipe, state: str, because: str, day: str, since: str, main: Mapping[str, Any]
 ) -> Finding:
-    """Return a bug's finding. If the state differs from that of the last step, the finding has a further step.
+    """Return a bug's finding. A step is added if the bug's state has changed.
 
     :param steps: the steps so far. ``because``: the reason for the state. ``day``: today's ISO date.
     """
@@ -134,12 +133,12 @@ def advanced(
 
 
 def place(folder: Path, target: str) -> Path:
-    """Return the file that stores the findings of a target."""
+    """Return the file in which the findings of a target are stored."""
     return own(folder, PurePosixPath(f"{file_name(target)}.jsonl"))
 
 
 def load(folder: Path, target: str) -> dict[str, Finding]:
-    """Return the findings of a target by bug; empty if the file does not exist.
+    """Return bug -> finding for a target; empty if the file does not exist.
 
     :raises SentinelError: if the file is damaged.
     """
@@ -147,7 +146,7 @@ def load(folder: Path, target: str) -> dict[str, Finding]:
     def finding(line: dict[str, Any]) -> Finding:
         steps = tuple(Step(str(s["state"]), str(s["on"]), str(s["because"])) for s in line["steps"])
         if any(step.state not in STATES for step in steps):
-            raise ValueError(f"a state is one of {', '.join(STATES)}")
+            raise ValueError(f"a step has an unknown state; states are {', '.join(STATES)}")
         return Finding(str(line["bug_id"]), target, steps, str(line.get("since", "")), dict(line.get("main", {})))
 
     file = place(folder, target)
@@ -162,7 +161,7 @@ def load(folder: Path, target: str) -> dict[str, Finding]:
 
 
 def save(folder: Path, target: str, findings: Iterable[Finding]) -> None:
-    """Write the findings of a target. The file is not written if its content has not changed."""
+    """Write the findings of a target. A file with equal content is not written."""
     file = place(folder, target)
     lines = [
         {name: value for name, value in asdict(each).items() if value and name != "target"}

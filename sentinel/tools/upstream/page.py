@@ -1,4 +1,4 @@
-"""Write ``PULL_REQUEST.md``, the page for the maintainer of a framework, and the files next to it.
+"""Write ``PULL_REQUEST.md``, the page that the maintainer of a framework reads, and the files next to it.
 
 Text from upstream is escaped. All numbers are read from ``evidence.json``, so the page can be checked against it.
 """
@@ -34,7 +34,7 @@ _MOST_NUMBERS = 3
 
 
 def page(made: Contribution) -> str:
-    """Return the page for the framework's maintainer.
+    """Return the text of ``PULL_REQUEST.md``.
 
     The diff is folded and comes last, because GitHub shows it in the pull request anyway.
     """
@@ -43,7 +43,7 @@ def page(made: Contribution) -> str:
 
 
 def count_words(text: str) -> int:
-    """Count the words of a page, except in code blocks and folded parts."""
+    """Count the words of a page. Code blocks and folded parts do not count."""
     text = re.sub(r"(?ms)^<details>.*?^</details>", "", re.sub(r"(?ms)^(`{3,})[^\n]*\n.*?^\1$", "", text))
     return len(re.sub(r"\]\([^)]*\)", "]", text).split())
 
@@ -69,8 +69,8 @@ def _wrong(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, value with the bug, right value) for each wrong number, or only for those that the fix lists in its
-    field ``numbers``.
+    """Yield (name, value with the bug, right value) for each wrong number. If the fix has a field ``numbers``, only
+    these are included.
 
     :raises SentinelError: if a number that the fix lists was not measured as wrong.
     """
@@ -101,7 +101,7 @@ def _cause(made: Contribution) -> Iterable[str]:
         return
     cause = made.recipe.document.get("root_cause")
     yield f"{sentence(str(cause))}\n" if cause else ""
-    place = _first(made)["boundary"]
+    place = _first_observed_evidence(made)["boundary"]
     if place["file"] and place["line"]:
         yield f"{code(place['found'])}: {_permalink(made, place['file'], place['line'], place['end_line'])}\n"
 
@@ -159,7 +159,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 def _summary(made: Contribution) -> Iterator[str]:
     """Yield the lines of the summary: what was measured and tested, and whether the fix changes anything else."""
-    there, runner = _first(made)["environment"], made.document["runner"]
+    there, runner = _first_observed_evidence(made)["environment"], made.document["runner"]
     sides = made.document["bugs"][made.recipe.bug_id].values()
     at = "" if made.fix else f" at {', '.join(map(_revision, sides))}"
     yield f"The numbers above were measured on a CPU{at}, with Python {there['python']} and torch {there['torch']}."
@@ -191,7 +191,7 @@ def _summary(made: Contribution) -> Iterator[str]:
 
 
 def checks(made: Contribution) -> Iterator[str]:
-    """Yield one line of Markdown per check: its result with the revisions, inputs or tests."""
+    """Yield one line of Markdown for each check, with its result and the revisions, inputs or tests."""
     by_verdict: dict[str, list[str]] = {}
     for bug, sides in made.document["bugs"].items():
         by_verdict.setdefault(", ".join(f"{side['verdict']} {_where(side)}" for side in sides.values()), []).append(bug)
@@ -246,7 +246,7 @@ def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
     parts.append("the other verdicts are unchanged" if parts else "their verdicts are unchanged")
     yield f"{len(others)} other known bugs of {target}: {'; '.join(parts)}."
     for boundary, result in tried["boundaries"].items():
-        name = _short(boundary)
+        name = _short_boundary(boundary)
         mended = result["mended"]
         parts = [f"{mended or 'none'} trigger{'s' if mended == 1 else ''} the bug without the fix"]
         if result["unjudged"]:
@@ -265,7 +265,7 @@ def trial_lines(target: str, tried: Mapping[str, Any]) -> Iterator[str]:
     if meant := tried.get("meant"):
         runs, its = ("runs", "its") if len(meant) == 1 else ("run", "their")
         edited = "the code that the fix edits"
-        yield f"{_and(map(_short, meant))} also {runs} {edited}, so {its} results change, as intended."
+        yield f"{_and(map(_short_boundary, meant))} also {runs} {edited}, so {its} results change, as intended."
     for test, result in tried["regression"].items():
         name = code(test.rpartition("::")[2])
         if result["without"] == "did not run":
@@ -304,7 +304,7 @@ def _limits(made: Contribution) -> Iterable[str]:
 
 
 def _environment(made: Contribution) -> Iterator[str]:
-    there = _first(made)["environment"]
+    there = _first_observed_evidence(made)["environment"]
     where = f"[Sentinel]({REPOSITORY})" if REPOSITORY else "Sentinel"
     packages = f"Python {there['python']}, torch {there['torch']}, numpy {there['numpy']}"
     yield f"Measured with {where} on a CPU with {packages}."
@@ -317,13 +317,11 @@ def _and(names: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _short(boundary: str) -> str:
-    """Return the last part of a boundary's path as code, after the class if the boundary is a method."""
+def _short_boundary(boundary: str) -> str:
     return code(re.sub(r"^.*?((?:[A-Z]\w*\.)?\w+)(?=$|\()", r"\1", boundary))
 
 
-def _first(made: Contribution) -> Mapping[str, Any]:
-    """Return the evidence of the first revision at which the first bug was measured, or else that of the base."""
+def _first_observed_evidence(made: Contribution) -> Mapping[str, Any]:
     sides = made.document["bugs"][made.recipe.bug_id]
     return next((side for side in sides.values() if side["observation"]), sides["base"])
 
@@ -342,7 +340,7 @@ def _revision(side: Mapping[str, Any]) -> str:
 
 def _permalink(made: Contribution, file: str, first: int, last: int | None) -> str:
     repository = made.target.repository.removesuffix(".git")
-    commit = made.fix.commit if made.fix else (_first(made)["checkout"] or {}).get("commit")
+    commit = made.fix.commit if made.fix else (_first_observed_evidence(made)["checkout"] or {}).get("commit")
     several = bool(last and last > first)
     place = f"{message(file)}, lines {first} to {last}" if several else f"{message(file)}, line {first}"
     if not commit or not repository.startswith("https://github.com/"):
@@ -355,13 +353,13 @@ def _permalink(made: Contribution, file: str, first: int, last: int | None) -> s
 
 
 def prose(text: str) -> str:
-    """Escape text for Markdown, HTML and GitHub, except that text in backticks stays code."""
+    """Escape text for Markdown, HTML and GitHub. A part in backticks becomes code."""
     parts = re.split(r"`([^`]*)`", message(text))
     return "".join(code(part) if index % 2 else escaped(part) for index, part in enumerate(parts))
 
 
 def linked(text: str) -> str:
-    """Escape a sentence like :func:`sentence`, but leave ``#123`` as it is, so that GitHub links the pull request."""
+    """Escape a sentence, except for ``#123``, so that GitHub links the pull request."""
     return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
 
 
@@ -371,7 +369,7 @@ def sentence(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Return upstream's text as code that is safe in a table cell, and in which GitHub creates no links."""
+    """Format untrusted text as code, which is safe in a table cell and in which GitHub creates no links."""
     if text.strip() == text and not re.search(r"[`|<&]", text) and message(text) == text:
         return f"`{text}`" if text else ""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
@@ -379,7 +377,7 @@ def code(text: str) -> str:
 
 
 def fenced(text: str, language: str) -> str:
-    """Return text in a code block whose fence is longer than any run of backticks in the text."""
+    """Put text into a code block whose fence is longer than any run of backticks in it."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{visible(text, lines=True)}\n{fence}\n"
@@ -400,7 +398,8 @@ _OWN = (
 
 
 def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "") -> Path:
-    """Write the files into the bug's folder, remove other files of an earlier contribution, and return the folder.
+    """Write a contribution into the bug's folder, and return the folder. Other files of an earlier contribution are
+    removed.
 
     :param log: the output of the regression tests. It is written if they failed without the fix and passed with it.
     """
@@ -424,13 +423,13 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "
 
 
 def remove_other(folder: Path, files: Iterable[str]) -> None:
-    """Remove the files of an earlier contribution from the folder, except for ``files``."""
+    """Remove those files of an earlier contribution that are not in ``files``."""
     for name in {*_OWN} - {*files}:
         (folder / name).unlink(missing_ok=True)
 
 
 def pages(made: Contribution) -> dict[str, str]:
-    """Map the file name of each page that is generated from the evidence and the fix to its text."""
+    """Return file name -> text, for the pages that are generated from the evidence and the fix."""
     if made.fix and made.fix.comment:
         return {"SENDER.md": sender(made)}
     files = {"PULL_REQUEST.md": page(made)}
@@ -440,7 +439,7 @@ def pages(made: Contribution) -> dict[str, str]:
 
 
 def sender(made: Contribution) -> str:
-    """Return ``SENDER.md``: what the person who sends the page must look up online, and the commands to send it."""
+    """Return the text of ``SENDER.md``: what the sender of the page must look up online, and how to send it."""
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     lines = ["# Before this is sent\n"]
     if made.fix and made.fix.comment:

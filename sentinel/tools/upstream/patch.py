@@ -1,4 +1,4 @@
-"""Write the commit message of a fix, and the whole fix as a message for ``git am``."""
+"""Write the commit message of a fix, and the whole fix in the format that ``git am`` reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.sources.gitbinary import run_checked
 
 
 def message(fix: Fix) -> str:
-    """Return the commit message: the subject, what is wrong, and why the change fixes it."""
+    """Return the commit message of a fix: subject, what is wrong, and why the change fixes it."""
     paragraphs = [textwrap.fill(text.replace("`", ""), 72, break_long_words=False, break_on_hyphens=False)
                   for text in (fix.wrong, fix.fix)]  # fmt: skip
     return "\n\n".join([fix.subject, *paragraphs]) + "\n"
@@ -23,8 +23,8 @@ def changed_by(git_dir: Path, fix: Fix) -> list[str]:
 
 
 def mailed(fix: Fix, diff: str) -> str:
-    """Return the fix as a message for ``git am``. The author is a placeholder, which the sender replaces with
-    ``git commit --amend --reset-author``."""
+    """Return the fix in the format that ``git am`` reads. The sender replaces the author with ``git commit --amend
+    --reset-author``."""
     subject, _, body = message(fix).partition("\n\n")
     header = f"From {fix.commit} Mon Sep 17 00:00:00 2001\nFrom: Sentinel <sentinel@example.invalid>\n"
     header += f"Subject: [PATCH] {subject}\nContent-Type: text/plain; charset=UTF-8\n"

@@ -1,5 +1,4 @@
-"""Write the runner ``run_validation.py``: a script that repeats a recipe's calls of upstream's function without
-Sentinel."""
+"""Write the runner ``run_validation.py``, a script that repeats a recipe's calls without Sentinel."""
 
 from __future__ import annotations
 
@@ -138,7 +137,7 @@ class NoRunner(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """The calls that a runner repeats.
+    """The calls that a runner repeats, and the values that it expects.
 
     :ivar calls: for each variant, the calls of the function that were recorded at the base.
     :ivar observation: for each variant, the contract's observation at the base.
@@ -164,7 +163,7 @@ class Case:
 
 
 def script_of(case: Case) -> str:
-    """Return the text of a runner.
+    """Return the text of a runner, as a Python script.
 
     :raises NoRunner: if the call needs more than tensors, plain values and upstream's own plain classes.
     """
@@ -188,7 +187,7 @@ def script_of(case: Case) -> str:
         body=body,
     )
     if (lines := text.count("\n")) > MOST_LINES:
-        raise NoRunner(f"the script would have {lines} lines, which is too long to read")
+        raise NoRunner(f"the script would have {lines} lines, which are too many to review")
     return text
 
 
@@ -226,7 +225,7 @@ class _Writer:
         function = self._case.boundary.removeprefix(f"{self._case.module}.")
         addresses = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
         if not (recipe.expected_unpatched and recipe.expected_fixed):
-            raise NoRunner("its recipe has no expected values")
+            raise NoRunner("the recipe has no expected values")
         parsed = {address: parse_address(address, tuple(recipe.variants)) for address in addresses}
         found = self._found(dict.fromkeys(parsed.values()))
         chosen = {place: self._case.calls[place[0]][place[1]] for place, _ in found.values()}
@@ -258,8 +257,7 @@ class _Writer:
         return self._body
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
-        """Map each (variant, key) to the call whose result contains the key's value, and to an expression that selects
-        the value."""
+        """Return (variant, key) -> the call whose result contains the key's value, and an expression for the value."""
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
         for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):
@@ -276,7 +274,7 @@ class _Writer:
         return found
 
     def _names(self, places: Sequence[Place]) -> dict[Place, str]:
-        """Name each call after its variant, with a number if the variant has several calls."""
+        """Name each call after its variant. Add a number if the variant has several calls."""
         counts = Counter(variant for variant, _ in places)
         return {(v, index): v if counts[v] == 1 else f"{v} {index + 1}".strip() for v, index in places}
 
@@ -288,7 +286,7 @@ class _Writer:
         return text.replace("<result>", result).replace("<call>", call)
 
     def _expressions(self, call: Any, variant: str, key: str) -> Iterator[str]:
-        """Yield expressions whose value is the observed value of a key.
+        """Yield Python expressions whose value is the observed value of a key.
 
         In an expression, ``<result>`` stands for the call's result and ``<call>`` for its arguments.
         """
@@ -335,13 +333,12 @@ class _Writer:
         inner = " " * (indent + 4)
         lines = [f"{inner}{first},"] if first else []
         for name, node in arguments.items():
-            self._note(node)
+            self._add_imports_of(node)
             key = f"{_quoted(name)}: "
             lines.append(f"{inner}{key}{_written(node, indent + 4, len(key) + 1)},")
         return "{\n" + "\n".join(lines) + "\n" + " " * indent + "}"
 
-    def _note(self, node: Node) -> None:
-        """Record the imports of the classes that occur in a value."""
+    def _add_imports_of(self, node: Node) -> None:
         if node[0] in ("bare", "new", "made"):
             module, _, name = node[1].rpartition(".")
             if module == "argparse":
@@ -349,11 +346,11 @@ class _Writer:
             else:
                 self._classes.setdefault(module, set()).add(name)
         for child in _children(node):
-            self._note(child)
+            self._add_imports_of(child)
 
 
 def _named(call: Any) -> list[tuple[str, Node]]:
-    """Return the arguments of a recorded call as (name, value).
+    """Return the arguments of a recorded call as (name, value) pairs.
 
     :raises NoRunner: if the function does not accept the call's arguments.
     """
@@ -376,7 +373,7 @@ def _children(node: Node) -> list[Node]:
 
 
 def _walk(node: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Yield a value and all its parts, each with the expression that selects it, such as ``[0].loss``."""
+    """Yield a value and all its parts, each with an expression that selects it, such as ``[0].loss``."""
     yield path, node
     if node[0] in ("list", "tuple"):
         for place, child in enumerate(node[1]):
@@ -397,7 +394,6 @@ def _reach(value: Any, key: str) -> Any:
 
 
 def _is(node: Node, value: Any) -> bool:
-    """Return True if a recorded value equals the value that the contract observed."""
     if node[0] in ("tensor", "leaf"):
         return value is not None and not mismatch(node[1], value, Tolerance())
     if node[0] == "value":
@@ -408,7 +404,7 @@ def _is(node: Node, value: Any) -> bool:
 
 
 def _is_where(node: Node, mask: Node, value: Any) -> bool:
-    """Return True if a recorded tensor with its masked values set to 0 equals the tensor that the contract observed."""
+    """Like :func:`_is`, for a tensor whose masked values the contract sets to 0."""
     if not (node[0] in ("tensor", "leaf") and mask[0] == "tensor" and isinstance(value, Tensor)):
         return False
     if not node[1].shape == mask[1].shape == value.shape:
@@ -439,7 +435,7 @@ def _quoted(value: Any) -> str:
 
 
 def _written(node: Node, indent: int, used: int) -> str:
-    """Return a value as Python source, on several lines if it does not fit on one.
+    """Return a value as Python source, on several lines if it is long.
 
     :param used: the number of columns that other text takes on the first line.
     """
@@ -484,8 +480,8 @@ def _inline(node: Node) -> str:
 
 
 def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
-    """Split a value's source into its opening text, its parts with their prefixes (such as ``key: ``), and its closing
-    text. Return None for a value without parts."""
+    """Split the source of a value into opening text, (prefix, part) pairs, and closing text. Return None for a value
+    without parts."""
     kind = node[0]
     if kind in ("list", "tuple", "set"):
         brackets = {"list": "[]", "tuple": "()", "set": "{}"}[kind]
@@ -510,7 +506,7 @@ def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
 
 
 def _numbers(value: Tensor) -> Any:
-    """Return a tensor's elements as nested lists. Floats get the fewest digits that single precision needs."""
+    """Return the elements of a tensor as nested lists. Floats have as few digits as single precision allows."""
     if value.dtype not in FLOATS[1:]:
         return value.nested()
 

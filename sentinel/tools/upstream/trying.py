@@ -1,4 +1,4 @@
-"""Test a fix: run recipes, laws on drawn scenarios, and upstream's own tests without and with it, and compare."""
+"""Test a fix: run recipes, drawn scenarios and upstream's own tests without and with it, and compare the results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Pair = tuple[Decision, Decision]
 
 
 def files_of(fix: Fix, store: MirrorStore) -> Files:
-    """Map each file that the fix edits to its content before and after the fix, read from the target's mirror.
+    """Return file -> (content before, content after), for each file that a fix edits.
 
     The result is empty if the fix is upstream's own commit, for which the recipe folder has no edits.
     """
@@ -57,7 +57,7 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
 
 
 def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
-    """Return the fix as a diff.
+    """Return a fix as a unified diff.
 
     :param context: the number of lines of context.
     :param files: the files to include; empty for all. A mirror may lack files that are not included.
@@ -71,8 +71,8 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
 
 
 def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
-    """Return a function that opens checkouts as ``opened`` does, except for the ref :attr:`Fix.patched`: for this ref,
-    it opens the fix's base with the fix applied."""
+    """Return a function that opens checkouts as ``opened`` does, and that applies the fix for the ref
+    :attr:`Fix.patched`."""
     by_ref = {fix.patched: fix for fix in fixes if fix.edits}
 
     def patched(target: Target, ref: Ref, pull: int | None) -> Checkout:
@@ -105,8 +105,7 @@ FixTrial = dict[str, Any]
 
 
 def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Return totals for the boundaries without a bug of the fix: the number of scenarios, the number of boundaries, and
-    the largest difference."""
+    """Return totals for the boundaries without a bug of the fix: scenarios, boundaries, and the largest difference."""
     results = tried["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in results), default=0.0)
     return sum(one["scenarios"] for one in results), len(results), largest
@@ -121,7 +120,7 @@ def try_fix(
     tests: bool = True,
     tests_python: str | None = None,
 ) -> FixTrial:
-    """Test a fix with recipes, laws on drawn scenarios, and upstream's own tests, and return all results.
+    """Test a fix with recipes, with laws on drawn scenarios, and with upstream's own tests. Return all results.
 
     :param tests: whether to run upstream's own tests and those of the fix.
     :param tests_python: the interpreter that runs them; None for the running one.
@@ -142,17 +141,16 @@ def try_fix(
     if tests:
         with UpstreamTests(store.path(fix.target), fix, files_of(fix, store), tests_python) as upstream:
             notify(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
-            _test(fix, upstream, tried)
+            _run_tests(fix, upstream, tried)
     return tried
 
 
-def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinity by a string, because JSON cannot store it."""
+def _without_infinity(result: Mapping[str, Any]) -> dict[str, Any]:
     return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 
 def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> list[Pair]:
-    """Run every recipe of the target without and with the fix, and record the verdicts and problems.
+    """Run the recipes of the target without and with the fix, and record verdicts and problems.
 
     :returns: the verdicts of the fix's own bugs.
     """
@@ -188,7 +186,7 @@ def _draw(
     runner: Runner,
     tried: FixTrial,
 ) -> None:
-    """Compare every boundary without and with the fix on drawn scenarios, and record the results and problems.
+    """Compare each boundary without and with the fix on drawn scenarios, and record results and problems.
 
     :param decided: the verdicts of the fix's own bugs.
     """
@@ -210,11 +208,11 @@ def _draw(
             meant |= listed
             tried.setdefault("meant", []).append(subject.name)
         elif about:
-            tried["boundaries"][subject.name] = _finite(
+            tried["boundaries"][subject.name] = _without_infinity(
                 {name: value for name, value in comparison.items() if name != "keys"}
             )
         else:
-            tried["elsewhere"][subject.name] = _finite(
+            tried["elsewhere"][subject.name] = _without_infinity(
                 {key: comparison[key] for key in ("scenarios", "largest_difference")}
             )
         if comparison["worse"]:
@@ -233,7 +231,7 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map each symptom of the boundary's other known bugs to the bug. A symptom is a broken law or an exception's text.
+    """Return symptom -> bug, for the other known bugs of a boundary. A symptom is a broken law or an exception's text.
 
     Included are bugs in the boundary or its second implementation that are still present with the fix. If the fix
     exposes such a bug, that is not a problem of the fix.
@@ -253,8 +251,7 @@ def _raised(document: Mapping[str, Any]) -> Iterator[str]:
             yield str(dict(value.get("value", value))["message"])
 
 
-def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
-    """Run upstream's own tests and the tests of the fix, without and with the fix."""
+def _run_tests(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
     tried["tests"] = upstream.compared()
     for result in tried["tests"].values():
         tried["problems"] += [f"{name} passed without the fix and fails with it" for name in result.get("worse", ())]
@@ -287,7 +284,7 @@ def _compared(
         that the fix exposes.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
-    spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
+    spoiled = set(_largest_differences((one.observation, two.observation) for one, two in measured if one and two))
     counts = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
     worse: dict[str, str] = {}
     uncovered: dict[str, str] = {}
@@ -318,8 +315,8 @@ def _compared(
         pairs = [
             (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
         ]
-        apart = _differences(pairs)
-        otherwise = otherwise or next(filter(None, (_otherwise(*pair) for pair in pairs)), "")
+        apart = _largest_differences(pairs)
+        otherwise = otherwise or next(filter(None, (_describe_changed_text(*pair) for pair in pairs)), "")
         if broken != still:
             counts["mended"] += 1
             spoiled |= apart.keys()
@@ -343,8 +340,7 @@ def _compared(
     }
 
 
-def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """Map each observation key that differs in some pair to its largest difference."""
+def _largest_differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
     largest: dict[str, float] = {}
     for one, two in pairs:
         for variant in one:
@@ -355,8 +351,7 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
     return largest
 
 
-def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Describe the first observed string that the fix changes; empty if it changes none."""
+def _describe_changed_text(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)
@@ -385,7 +380,7 @@ def _plans(drawn: Drawn) -> list[Plan]:
 
 
 def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, str, str]]:
-    """Return (law, symptom, detail) for each violation, and for each call that raises an exception."""
+    """Return (law, symptom, detail) for each violation and for each call that raised an exception."""
     violations = set()
     for (law, _), trial in zip(plans, trials):
         if trial.refused and not law.twin:  # an exception of the second implementation is reported at its own boundary
@@ -395,7 +390,7 @@ def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, st
 
 
 def _difference(one: Any, two: Any) -> float:
-    """Return the largest difference between two observed values; infinity if anything but numbers differs."""
+    """Return the largest difference of two values, or infinity if anything but numbers differs."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         if (one.shape, one.dtype) != (two.shape, two.dtype):
             return np.inf

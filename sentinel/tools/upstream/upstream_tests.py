@@ -1,4 +1,4 @@
-"""Run upstream's own tests in two scratch trees of a commit: one without a fix and one with it."""
+"""Run upstream's own tests in two scratch trees of a commit: one without the fix, one with it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RUN = re.compile(r"(?ms)^\$ pytest ([^\n]*)  # (without|with) the fix\n(.*?)(?=
 
 
 class UpstreamTests:
-    """Runs upstream's tests in scratch trees, which are removed at the end.
+    """Runs upstream's tests without and with a fix, in scratch trees that are removed at the end.
 
     Tests are untrusted code, so they run in the strict sandbox.
 
@@ -66,7 +66,7 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """Return at most :data:`MOST` test files that the fix edits, or that import an edited module.
+        """Return the test files that the fix edits, or that import an edited module; at most :data:`MOST`.
 
         The files whose paths are most similar to those of the edited files come first, and tests for a GPU come last.
         """
@@ -93,11 +93,11 @@ class UpstreamTests:
 
     @property
     def log(self) -> str:
-        """Return pytest's output about the fix's own tests, without durations and local paths."""
+        """Return pytest's output about the fix's own tests. Durations and local paths are removed."""
         return "\n".join(self._logs.values())
 
     def compared(self) -> dict[str, dict[str, Any]]:
-        """Run upstream's test files without and with the fix, and return a result for each file.
+        """Run upstream's test files without and with the fix: file -> result.
 
         ``outcomes`` maps each outcome to its counts without and with the fix. ``worse`` lists the tests that passed
         without the fix and do not pass with it. If no test ran, the result has only the reason, ``not_runnable``.
@@ -121,7 +121,7 @@ class UpstreamTests:
         return results
 
     def regression(self) -> dict[str, dict[str, Any]]:
-        """Run the fix's own tests without and with the fix, and return the outcomes. Both trees have these tests."""
+        """Run the fix's own tests without and with the fix: test -> outcomes. Both trees have these tests."""
         results: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
         for side in ("without", "with"):
             for test, (outcomes, reason, option) in self._run(side, self._fix.regression, own_tests=True).items():
@@ -139,7 +139,7 @@ class UpstreamTests:
     def _run(
         self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
     ) -> dict[str, tuple[dict[str, str], str, str]]:
-        """Run test files or single tests with pytest.
+        """Run test files or single tests with pytest, in one of the two trees.
 
         If no test runs, run them again without any ``conftest.py``, which may start a service that does not work here.
 
@@ -186,7 +186,7 @@ class UpstreamTests:
                 if re.match(rf"{re.escape(test)}\b", name)
             ]
             whole = sorted(own, key=lambda line: "::" in line[1])  # an error in the file itself comes first
-            reason = next((reason for _, _, reason in whole if reason), "") or _why(out)
+            reason = next((reason for _, _, reason in whole if reason), "") or _why_no_test_ran(out)
             ran = {name: outcome for outcome, name, _ in own if outcome != "skipped"}
             results[test] = ran, portable(reason)[:200], option
         if not option and not any(map(_ran, results.values())):
@@ -195,7 +195,7 @@ class UpstreamTests:
         return results
 
     def _tree(self, side: str, own_tests: bool) -> Path:
-        """Return a scratch tree, which is created on first use.
+        """Return one of the scratch trees, which is created on first use.
 
         The tree without the fix exists in two versions: with the fix's own tests, and without them.
         """
@@ -230,7 +230,7 @@ class UpstreamTests:
 
 
 def proves(log: str, tests: Sequence[str]) -> bool:
-    """Return True if a log shows that each test failed without the fix and passed with it.
+    """Return True if a log states that each test failed without the fix and passed with it.
 
     :param log: output of pytest, in the form of :attr:`UpstreamTests.log`. A person may have run tests that cannot run
         in the sandbox, and written the log.
@@ -259,7 +259,7 @@ def _words(path: str) -> set[str]:
 
 
 def _import_of(file: str) -> re.Pattern[str]:
-    """Return a pattern that matches uses of a file's module: by its dotted path, or imported from its package.
+    """Return a pattern that matches code which uses a file's module.
 
     A string with the dotted path is matched only in ``import_module()``, because tests also use it to mock the module.
     """
@@ -269,8 +269,7 @@ def _import_of(file: str) -> re.Pattern[str]:
     return re.compile(rf"{imported}|{package}\.{name}\b(?![\"'])|from [\w.]*{package} import [^\n]*\b{name}\b")
 
 
-def _why(out: str) -> str:
-    """Return the line of pytest's output that explains why no test ran."""
+def _why_no_test_ran(out: str) -> str:
     lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
     last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
     return (lines or [last or "no output"])[-1][:200]

@@ -1,4 +1,4 @@
-"""Search a mirror's pull requests in any state for the names that identify a bug, in subjects and changed lines."""
+"""Search a mirror's pull requests for the names that identify a bug, in their subjects and changed lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHA = 40
 
 @dataclass(frozen=True)
 class Similar:
-    """A pull request, with the names that it has in common with the bug.
+    """A pull request that names what a bug names.
 
     :ivar state: ``open``, ``merged`` or ``closed``.
     """
@@ -38,7 +38,7 @@ class Similar:
 
 
 def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
-    """Return the names that identify a bug: its functions, its settings, and the names in backticks in its texts."""
+    """Return the names that identify a bug: functions, settings, and names in backticks in its texts."""
     texts = [f"`{part}`" for recipe in recipes for part in recipe.boundary.split(".")[-2:] if not part.startswith("__")]
     if fix:
         texts += [fix.subject, fix.wrong, fix.cause, fix.fix, fix.reach]
@@ -55,7 +55,7 @@ def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
 
 
 def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[str], most: int) -> list[Similar]:
-    """Return the pull requests whose own commits have these names in changed lines or in the subject, best match first.
+    """Return the pull requests with these names in changed lines or in the subject, the best match first.
 
     A rare name counts more than a frequent one, and a small change more than a large one.
 
@@ -84,7 +84,7 @@ def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[st
 
 
 def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]:
-    """Map each commit that is in pull requests, but not on the branch, to (numbers of these pull requests, subject)."""
+    """Return commit -> (numbers of its pull requests, subject), for commits that are not on the branch."""
     heads = gitbinary.run_checked(git_dir, "for-each-ref", "--format=%(objectname) %(refname)", "refs/pull/*/head")
     by_sha: dict[str, list[int]] = defaultdict(list)
     by_ref: dict[str, str] = {}
@@ -98,7 +98,7 @@ def _own_commits(git_dir: Path, branch: str) -> dict[str, tuple[list[int], str]]
 
 
 def _patches(git_dir: Path, commits: Iterable[str], wanted: str) -> list[str]:
-    """Return the lines of the commits' patches to Python files.
+    """Return changed lines of Python files in these commits.
 
     Commits whose blobs the mirror lacks are left out.
 
@@ -162,5 +162,5 @@ def _numbers(out: bytes) -> Iterable[int]:
 
 
 def searches(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
-    """Return queries for GitHub's search, which finds issues and pull requests in any state."""
+    """Return queries for GitHub's search of issues and pull requests."""
     return terms(recipes, fix)[:_MOST_SEARCHES]

@@ -1,4 +1,4 @@
-"""Watch a training run: copy some calls of a framework's functions, and check the copies in another process.
+"""Watch a training run: copy some calls of a framework's functions, and check the copies in a separate process.
 
     import sentinel.tools.watch
 

@@ -1,8 +1,8 @@
-"""Check a watched run: receive calls from the run's processes, convert them to scenarios, and check laws on these.
+"""Check a watched run: receive copied calls from its processes, convert them to scenarios, and check laws on these.
 
 The checker is a separate process that imports the same modules of the framework as the run does, and uses no
-accelerator. Violations are written to the events file and to standard error. If the checker ends, hangs or fails,
-the run continues without checks.
+accelerator. Violations are written to the events file and to standard error. If the checker ends, hangs or fails, the
+run continues without checks.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _NAMES = 4
 
 
 class OwnSession(LawSession):
-    """Session that calls boundaries in this process, from the run's own copy of the framework."""
+    """A session that calls boundaries in this process, with the run's own copy of the framework."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = roots
@@ -111,7 +111,7 @@ class OwnSession(LawSession):
 
 @dataclass
 class Process:
-    """A process of the run.
+    """A process of the watched run.
 
     :ivar rank: the rank of the process in the training; None if it has none.
     :ivar planned: the numbers of the boundaries whose plans were sent to the process.
@@ -132,7 +132,7 @@ class Process:
 
 
 class Checker:
-    """Checks the calls that the processes of one run send.
+    """Checks the calls and training steps that the processes of one run send.
 
     :param whole: whether the events file gets the whole call of a violation, even if the call is large.
     :param without: the names of invariants to skip.
@@ -192,7 +192,7 @@ class Checker:
         self._applied: dict[str, str] = {}
 
     def prepare(self, modules: Sequence[str]) -> None:
-        """Read the bound functions of these modules now, instead of when the checker is idle."""
+        """Read the bound functions of these modules now. Otherwise, they are read when the checker is idle."""
         self._await(modules)
         while self._waiting:
             self._plan(*self._waiting.pop(0))
@@ -202,13 +202,13 @@ class Checker:
         return list(self._readings.values())
 
     def attach(self, connection: Connection) -> None:
-        """Accept messages from a process of the run."""
+        """Receive messages from one more process of the run."""
         memory = Memory(self._without, self._together, self._invariants, known=self._target.steps)
         self._processes[connection] = Process(connection, memory)
         self._open.append(connection)
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
-        """Receive and check what the run's processes send, until the last process ends."""
+        """Receive and check what the processes of the run send, until the last of them ends."""
         self._place, self._polled = place, time.monotonic()
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
@@ -230,10 +230,10 @@ class Checker:
             if self._received:
                 self._handle(*self._received.popleft())
             if self._processes:
-                self._tell_numbers()
+                self._send_numbers()
                 if idle:
                     self._plan(*self._waiting.pop(0))
-                self._offer()
+                self._send_plans()
                 continue
             later = meeting.last_call(listening, place) if listening is not None and place is not None else None
             if later is None:
@@ -265,7 +265,7 @@ class Checker:
             self._take(process, message)
 
     def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
-        """Add up the counts of a process that has ended. If no process is left, write the summary."""
+        """Add the counts of an ended process to the totals. After the last process, write the summary."""
         del self._processes[process.connection]
         self._skipped |= process.memory.skipped
         if not self._processes and (late := len(self._waiting) + len(self._readings.keys() - self._answered)):
@@ -291,8 +291,8 @@ class Checker:
                 self._names.add(subject.name)
                 self._waiting.append((number, subject))
 
-    def _offer(self) -> None:
-        """Send each waiting process the plans of the functions to watch, and ``ready`` when all functions are read."""
+    def _send_plans(self) -> None:
+        """Send the plans of the functions to watch to waiting processes, and ``ready`` when all functions are read."""
         for process in self._processes.values():
             if not process.waits:
                 continue
@@ -333,14 +333,14 @@ class Checker:
                 self._configured.write_text(text, encoding="utf-8")
         elif message[0] == "event":
             values = {**unpacked(message[1].values), "moment": message[1].moment}
-            self._look(process, message[1].kind, message[1].step, values)
+            self._check_event(process, message[1].kind, message[1].step, values)
             if message[1].kind == "facts":
-                self._tell_facts(process)
+                self._print_facts(process)
         else:
             self._check(process, *message[1:])
 
-    def _tell_numbers(self) -> None:
-        """Send new numbers to the run's logger, at most once per second."""
+    def _send_numbers(self) -> None:
+        """Send changed counts to the run's logger, at most once per second."""
         numbers = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._checked()}
         if numbers != self._numbers and time.monotonic() - self._numbers_at >= 1.0:
             self._numbers, self._numbers_at = numbers, time.monotonic()
@@ -348,14 +348,12 @@ class Checker:
                 process.send("numbers", numbers)
 
     def _print_failures(self) -> None:
-        """Print the functions that cannot be watched because of an error, one line per cause."""
         new = [reason for reason in self._failed if reason not in self._printed]
         self._printed.update(new)
         for line in _causes({f"cannot watch {_names(self._failed[reason])}: {reason}": 0 for reason in new}):
             _say(line)
 
     def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
-        """Return the bound functions of these modules that compute advantages."""
         functions = []
         for subject in self._subjects:
             makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
@@ -365,15 +363,13 @@ class Checker:
                     functions.append((module, path.removeprefix(f"{module}.")))
         return tuple(functions)
 
-    def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Check the invariants that apply to an event of the training run, and report violations."""
+    def _check_event(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
         for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
             self._tell_of(process, one, how, step)
         while process.memory.failed:
             self._not["checked"][process.memory.failed.pop()] += 1
 
-    def _tell_facts(self, process: Process) -> None:
-        """Print which invariants of a trainer will be checked, and why other invariants will not."""
+    def _print_facts(self, process: Process) -> None:
         facts, skipped = process.memory.facts, process.memory.skipped
         every = [one for one in INVARIANTS if not one.note and one.name not in self._without]
         reasons = {one.name: one.unless(facts, process.memory.steps) for one in every}
@@ -418,14 +414,14 @@ class Checker:
         )  # fmt: skip
 
     def _first(self, process: Process, kind: tuple[str, str, str], step: int) -> bool:
-        """Count a violation, and return True if it is the first of its kind in this run."""
+        """Count a violation. Return True if no violation of its kind occurred before."""
         self._firsts.setdefault(kind[1], step)
         self._kinds[kind] += 1
         self._where.setdefault(kind, set()).add(process.pid)
         return self._kinds[kind] == 1
 
     def _plan(self, number: int, subject: Subject) -> None:
-        """Determine how calls of a boundary are converted to scenarios, or record why that is impossible."""
+        """Determine how calls of a boundary become scenarios, or record why they cannot."""
         boundary = None
         try:
             boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
@@ -493,15 +489,17 @@ class Checker:
         if not isinstance(now, torch.Tensor) or not isinstance(mask, torch.Tensor) or now.dim() != 2:
             return
         if call.moment:
-            self._look(process, "call", call.step, {**read, "moment": call.moment})
+            self._check_event(process, "call", call.step, {**read, "moment": call.moment})
         if call.fresh and isinstance(old, torch.Tensor) and old.shape == now.shape:
-            self._look(process, "fresh", call.step, read)
+            self._check_event(process, "fresh", call.step, read)
 
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
     ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
-        """Check laws on the result of a recorded call, then on new calls with variants of a few of its rows. Yield
-        (law, violation, variants, place), where the place is ``run`` or ``copy``."""
+        """Check laws on a recorded call, then on new calls in which a few of its rows vary.
+
+        Yield (law, violation, variants, place). The place is ``run`` for the recorded call and ``copy`` for new calls.
+        """
         subject = reading.subject
         search = BoundarySearch(self._session, subject, 0)
         yield from self._of_the_result(reading, search, inputs, observed)
@@ -599,11 +597,11 @@ class Checker:
             "laws": self._checked(),
             **{f"not_{name}": dict(why.most_common()) for name, why in self._not.items()},
             **({} if self._seconds is None else {"seconds": round(self._seconds, 3)}),
-            **({"nothing_examined": nothing} if (nothing := self._nothing()) else {}),
+            **({"nothing_examined": nothing} if (nothing := self._why_nothing_examined()) else {}),
         }
 
-    def _nothing(self) -> str:
-        """Return why nothing of this run was examined; empty if a call or a training step was examined.
+    def _why_nothing_examined(self) -> str:
+        """Return why nothing of the run was examined, or "" if a call or a training step was examined.
 
         A step counts as examined if an invariant has compared its loss, advantages or samples.
         """
@@ -673,7 +671,7 @@ class Checker:
             _say(f"to list the known bugs that the run's settings trigger: {command}")
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
-        """Append a whole line, because other processes also use the file. If writing fails, drop the line."""
+        """Append an event as one whole line, because other processes use the file too. Ignore errors."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
         record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
         line = json.dumps(record).encode() + b"\n"
@@ -690,9 +688,9 @@ class Checker:
 
 
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Reduce a scenario to a few rows and tokens. The rows of a group are kept or dropped together.
+    """Reduce a large scenario to a few rows and tokens. The rows of a group are kept or removed together.
 
-    Return a small scenario unchanged. Return None for a large scenario whose rows cannot be selected.
+    A small scenario is returned unchanged. Return None if the rows of a large scenario cannot be selected.
     """
     labels = inputs.get(contract.group)
     by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]
@@ -707,11 +705,10 @@ def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
         first = [row for row, label in enumerate(labels) if label in groups]
         whole = [row for row in first if labels[row] == labels[0]]
         rows = (first if len(first) <= 2 * MOST_ROWS else whole)[: 2 * MOST_ROWS]
-    return cut_to(contract, inputs, {"batch": rows, "tokens": _spread(sizes.get("tokens", 0))})
+    return cut_to(contract, inputs, {"batch": rows, "tokens": _spread_evenly(sizes.get("tokens", 0))})
 
 
-def _spread(size: int) -> list[int]:
-    """Return at most ``MOST_TOKENS`` evenly spaced indices of a dimension, including the first and the last."""
+def _spread_evenly(size: int) -> list[int]:
     if size <= MOST_TOKENS:
         return list(range(size))
     return sorted({round(place * (size - 1) / (MOST_TOKENS - 1)) for place in range(MOST_TOKENS)})
@@ -722,7 +719,7 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 
 
 def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
-    """Yield a line for each of the first few causes, and a line with the number of further causes.
+    """Yield one line for each of the first causes, and a line that counts the other causes.
 
     :param noun: what is counted for each cause, such as ``call``; empty to leave out the counts.
     """
@@ -738,7 +735,6 @@ def _by_reason(reasons: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _place(reading: Reading) -> str:
-    """Return a function's name, file and line."""
     module, name = reading.plan.function
     function = function_at(module, name)
     line = f":{function.__code__.co_firstlineno}" if function is not None else ""
@@ -750,14 +746,13 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _named(recipe: Recipe) -> str:
-    """Return a known bug's id, followed by the settings that avoid the bug if its recipe names some."""
+    """Return a known bug's id, with the settings that avoid the bug if there are any."""
     until = recipe.document.get("until") or {}
     avoided = ", ".join(f"{name}={value}" for name, value in until.items())
     return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
 
 
 def _version(target: Target) -> str:
-    """Return the version of the framework that the run imports; empty if unknown."""
     try:
         return metadata.version(target.pypi or target.name)
     except metadata.PackageNotFoundError:
@@ -765,7 +760,7 @@ def _version(target: Target) -> str:
 
 
 def _say(text: str, important: bool = False) -> None:
-    """Print a message to standard error.
+    """Print a message of ``sentinel watch`` on standard error.
 
     :param important: whether to start a new line first, because a progress bar may have left the cursor within a line.
     """
@@ -779,8 +774,7 @@ def _rank_of(process: Process) -> str:
     return "" if process.rank is None else f", rank {process.rank}"
 
 
-def _stand_back() -> None:
-    """Lower the checker's priority and limit its memory, so that the run gets cores and memory first."""
+def _lower_priority() -> None:
     with contextlib.suppress(OSError):
         os.nice(10)
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -789,7 +783,7 @@ def _stand_back() -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Check one run.
+    """Run the checker of one training run.
 
     :param arguments: file descriptor of the socket, its path, the target, the events file, what to capture, and the
         invariants to skip.
@@ -797,7 +791,7 @@ def main(arguments: Sequence[str]) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     sys.meta_path.insert(0, stubs.InertModules(_INERT))
-    _stand_back()
+    _lower_priority()
     number, place, target, events, capture, *without = arguments
     with contextlib.suppress(OSError, KeyboardInterrupt), socket.socket(fileno=int(number)) as listening:
         checker = Checker(bundled_catalog(), target, Path(events), capture == "full", without)

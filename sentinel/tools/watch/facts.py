@@ -1,6 +1,7 @@
-"""Read the facts about a trainer that decide which invariants apply: its settings, model and user code.
+"""Read those facts about a trainer that decide which invariants apply: its settings, model and user code.
 
-This module runs inside the training."""
+This module runs inside the training process.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ _STEP_CALLBACKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step"
 
 
 def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the facts of a trainer, among them:
+    """Return the facts about a trainer that decide which invariants apply, among them:
 
     * ``class``: the first class in the trainer's MRO that the user did not write
     * ``own``: the methods that the user has overridden, each with the overriding class
@@ -76,9 +77,9 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         },
         "collator": _place(getattr(trainer, "data_collator", None), theirs),
         "options": plain(vars(options)),
-        "changed": sorted(_changed(options, {*packages})),
+        "changed": sorted(_changed_options(options, {*packages})),
         "places": dict(_places(type(trainer), (*_METHODS, *methods))),
-        "random": list(_random(trainer)),
+        "random": list(_reasons_for_randomness(trainer)),
         "compiled": bool(getattr(options, "torch_compile", False))
         or any(getattr(trainer.model, name, None) is not None for name in ("_orig_mod", "_compiled_call_impl")),
         "streams": not hasattr(getattr(trainer, "train_dataset", ()), "__len__"),
@@ -108,7 +109,7 @@ def class_of(trainer: Any, packages: Sequence[str]) -> str:
 
 
 def _started(model: Any) -> str:
-    """Return the setting that makes a new, untrained adapter (LoRA) change the model's outputs; empty if none does."""
+    """Return the LoRA setting with which a new, untrained adapter changes the model's outputs; empty if none does."""
     for one in getattr(model, "peft_config", {}).values():
         if getattr(one, "init_lora_weights", True) not in (True, "gaussian"):
             return f"init_lora_weights={one.init_lora_weights!r}"
@@ -125,8 +126,7 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy a mapping of settings. Numbers, short strings and short lists of these are copied, and all other values are
-    replaced by ``"set"``."""
+    """Copy a mapping of settings: numbers, short strings and short lists. Any other value becomes ``"set"``."""
     return {name: _plain(value) for name, value in values.items()}
 
 
@@ -144,8 +144,7 @@ def _plain(value: Any) -> Any:
 
 
 def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
-    """Return copies, as :func:`plain` makes them, of a trainer's attributes and of the values at the dotted paths in
-    ``settings``."""
+    """Copy a trainer's attributes, and the values at the dotted paths ``settings``, as :func:`plain` does."""
     found = dict(vars(trainer))
     for path in settings:
         value = trainer
@@ -159,7 +158,7 @@ def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
 
 def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the arguments of a trainer's constructor: their names, the types of the training dataset's columns, and
-    the columns in which the user's datasets already have tokens."""
+    which columns of the user's datasets contain tokens."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
     rows: Any = arguments.get("train_dataset")
     several = [rows, arguments.get("eval_dataset")]
@@ -177,13 +176,12 @@ def _root(kind: type) -> str:
 
 
 def _place(one: Any, theirs: set[str]) -> str:
-    """Return the name of a function, or of an object's class, if the user wrote it; empty if the framework did."""
+    """Return the name of a function, or of an object's class, if it is the user's own; otherwise ""."""
     kind = one if isinstance(one, FunctionType) else type(one)
     return "" if one is None or str(kind.__module__).partition(".")[0] in theirs else kind.__qualname__
 
 
-def _changed(options: Any, packages: set[str]) -> Iterator[str]:
-    """Yield the options of the framework's own configuration that are not at their defaults."""
+def _changed_options(options: Any, packages: set[str]) -> Iterator[str]:
     for kind in type(options).__mro__:
         if _root(kind) in packages:
             for one in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
@@ -193,8 +191,7 @@ def _changed(options: Any, packages: set[str]) -> Iterator[str]:
                     yield one.name
 
 
-def _random(trainer: Any) -> Iterator[str]:
-    """Yield the reasons why two forward passes of the trained model on the same inputs may differ."""
+def _reasons_for_randomness(trainer: Any) -> Iterator[str]:
     rates = {
         (name, value)
         for module in trainer.model.modules()
@@ -209,7 +206,7 @@ def _random(trainer: Any) -> Iterator[str]:
 
 
 def active_dropout(model: Any) -> str:
-    """Return the name and the rate of an active dropout module; empty if there is none."""
+    """Return the name and rate of a dropout module that is active, or "" if there is none."""
     for name, module in model.named_modules() if model.training else ():
         rate = getattr(module, "p", 0.0) if "Dropout" in type(module).__name__ else 0.0
         if module.training and isinstance(rate, float) and rate:
@@ -218,14 +215,14 @@ def active_dropout(model: Any) -> str:
 
 
 def _generation(model: Any) -> list[str]:
-    """Return those generation options in a model's own configuration that may change the policy."""
+    """Return the generation options of a model's own configuration that may change what it samples."""
     config: Any = getattr(model, "generation_config", None)
     difference = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
     return sorted(name for name, value in difference.items() if value and not any(part in name for part in _HARMLESS))
 
 
 def is_optimizer_of(trainer: Any, optimizer: Any) -> bool:
-    """Return True if this is the trainer's optimizer, or is wrapped by it."""
+    """Return True if an optimizer is the trainer's, or is wrapped by the trainer's."""
     own = getattr(trainer, "optimizer", None)
     while own is not None and own is not optimizer:
         own = getattr(own, "optimizer", None)
@@ -240,12 +237,12 @@ def _optimizer_of(trainer: Any) -> Any:
 
 
 def is_plain_module(head: Any) -> bool:
-    """Return True for a plain ``nn.Linear``, whose output is determined by its weight and bias."""
+    """Return True if a layer is exactly ``nn.Linear``, so that only its weight and bias determine its output."""
     return type(head) is sys.modules["torch"].nn.Linear
 
 
 def is_undisturbed_by_calls(model: Any) -> bool:
-    """Return True for a transformers model that can be called once more without known side effects.
+    """Return True for a transformers model of which one more forward pass has no known side effects.
 
     A hook of a module may count calls or move weights, and the scale of a quantized model may depend on all tokens.
     """

@@ -1,4 +1,4 @@
-"""Define the invariants of a training run: properties that hold in each step, or from one step to the next.
+"""Define the invariants of a training run, which hold in each step or from one step to the next.
 
 An invariant is checked only if everything that it depends on could be read from the run. Otherwise the invariant is
 skipped, and the reason is reported. The user's own code (a subclass, a loss, a scheduler, a callback) is not checked.
@@ -30,7 +30,7 @@ Unless = Callable[[Mapping[str, Any], "Steps | None"], str]
 
 @dataclass(frozen=True)
 class Invariant:
-    """An invariant of a training run.
+    """A property that every training run must have, and the check of it.
 
     :ivar of: the kinds of events that the invariant checks.
     :ivar reason: what must hold.
@@ -82,19 +82,19 @@ class Memory:
 
     @property
     def steps(self) -> Steps | None:
-        """Return the adapter's declaration for this trainer, or None."""
+        """Return the adapter's declaration for the observed trainer class, or None."""
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
     def settings(self, always: Sequence[str] = ()) -> str:
-        """Return the part of a message that lists options: those in ``always``, then the framework's options that are
-        not at their defaults."""
+        """Format options for a message: the options ``always``, then the framework's options that are not at their
+        defaults."""
         options = self.facts.get("options", {})
         changed = [name for name in self.facts.get("changed", ()) if name not in _ASIDE] if self.steps else []
         chosen = [name for name in dict.fromkeys((*always, *changed)) if name in options]
         return ", ".join(f"{name}={options[name]!r}" for name in chosen[:_SETTINGS])
 
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
-        """Check an event with each invariant that applies, and return the violated invariants with their messages."""
+        """Check an event with each invariant that applies. Return the violated invariants, each with its message."""
         if kind == "facts":
             self.facts, self.kept = values, {}
             reasons = {one.name: one.unless(values, self.steps) for one in INVARIANTS}
@@ -124,7 +124,7 @@ class Memory:
         return [(one, place + how + self._more(one)) for one, how in looks if how]
 
     def _more(self, one: Invariant) -> str:
-        """Return the last lines of a message: the method to inspect, the settings, and the advice."""
+        """Return the last lines of a message: which method to inspect, the settings, and the advice."""
         steps, places = self.steps, self.facts.get("places", {})
         names = (steps.methods.get(one.where) if steps else None) or (one.where,)
         trainer = str(self.facts.get("class", "")).rpartition(".")[2]
@@ -151,7 +151,7 @@ def _facts_read(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _own(*names: str) -> Unless:
-    """Return a condition that is met if the user has overridden none of these methods.
+    """Return a condition for :attr:`Invariant.unless`: the user has overridden none of these methods.
 
     :param names: names of methods, or keys of :attr:`Steps.methods`.
     """
@@ -171,8 +171,7 @@ def _also(*conditions: Unless) -> Unless:
 
 
 def _documented(what: str) -> Unless:
-    """Return a condition that is met if the adapter documents the trainer's ``what`` (such as its loss), and knows all
-    options that are set."""
+    """Return a condition for :attr:`Invariant.unless`: the adapter documents ``what``, and all options that are set."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts or steps is None:
@@ -186,7 +185,7 @@ def _documented(what: str) -> Unless:
 
 
 def _undocumented(facts: Mapping[str, Any], steps: Steps | None) -> str:
-    """Return a reason if neither the adapter nor transformers documents the trainer; otherwise an empty string."""
+    """Return a reason if neither the adapter nor transformers documents the trainer; otherwise ""."""
     plain = facts["class"] == "transformers.trainer.Trainer"
     return "" if plain or steps is not None else f"the adapter does not document {facts['class'] or 'this trainer'}"
 
@@ -206,7 +205,7 @@ def _has_reference(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _concerns(part: str) -> Unless:
-    """Return a condition that is met unless :attr:`Steps.lacks` says that the trainer never has this part."""
+    """Return a condition for :attr:`Invariant.unless`: :attr:`Steps.lacks` does not name this part."""
     return lambda facts, steps: ELSEWHERE if steps and part in steps.lacks else ""
 
 
@@ -218,8 +217,7 @@ def _referred(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _synchronizes(wanted: bool) -> Unless:
-    """Return a condition that is met if the option ``sync_ref_model`` (synchronize the reference with the policy) has
-    the wanted value."""
+    """Return a condition for :attr:`Invariant.unless`: ``sync_ref_model`` has the wanted value."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         return "" if bool(facts.get("options", {}).get("sync_ref_model")) == wanted else ELSEWHERE
@@ -260,7 +258,7 @@ def _one_process(facts: Mapping[str, Any], steps: Steps | None) -> str:
 
 
 def _micro(values: Mapping[str, Any]) -> Any:
-    """Convert an observed micro-batch to the argument of the functions in the adapter's :class:`Steps`."""
+    """Convert an observed micro-batch to the argument that functions of :class:`Steps` take."""
     facts = values["facts"]
     names = ("batch", "attributes", "forwards", "items", "rewards")
     given = {name: values.get(name) for name in names}
@@ -275,7 +273,7 @@ def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) 
 
 
 def _trimmed(row: torch.Tensor) -> bytes:
-    """Return a row's numbers as bytes, without leading and trailing zeros, because padding may add or remove these."""
+    """Return a row as bytes. Zeros at both ends are removed, because padding may add or remove them."""
     places = row.reshape(-1).nonzero()
     return _bits(row.reshape(-1)[int(places.min()) : int(places.max()) + 1]) if len(places) else b""
 
@@ -338,8 +336,10 @@ def _ratio_is_one(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 
 
 def mismatch(memory: Mapping[str, Any]) -> dict[str, float]:
-    """Return the mean absolute difference between the rollout's and the trainer's log-probs, in nats, for each range of
-    token positions (such as ``token 2-3``) and of response lengths (such as ``length 4-7``)."""
+    """Return the mean absolute difference between the log-probs of rollout and trainer, in nats.
+
+    It is computed for each range of token positions (such as ``token 2-3``) and response lengths (``length 4-7``).
+    """
     return {
         f"{name} {1 << power}" + (f"-{(2 << power) - 1}" if power else ""): total / count
         for (name, power), (total, count) in sorted(memory.get("sums", {}).items())
@@ -375,7 +375,7 @@ def _of_the_model(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 
 
 def _policy(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first forward pass of the trained model for which log-probs were recomputed; empty if none was."""
+    """Return the first forward pass of the trained model whose log-probs were recomputed; empty if there is none."""
     return next((one for one in values["forwards"] if one["model"] == "trained" and "log_probs" in one), {})
 
 
@@ -478,7 +478,7 @@ def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
 
 
 def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Compare the gradient of a micro-batch's loss with that of the documented loss, for each output of the model.
+    """Compare the gradient of a micro-batch's loss with the gradient of the documented loss, for each model output.
 
     Observed gradients are divided by the gradient of the loss itself, which removes scale factors. The documented
     gradient is computed three times: for the observed outputs, and for these outputs plus and minus their rounding
@@ -519,8 +519,7 @@ def _gradient(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
 
 
 def _slopes(values: Mapping[str, Any], shift: int) -> list[dict[str, torch.Tensor]]:
-    """Return the gradients of the documented loss with respect to the model's outputs, after ``shift`` times its
-    rounding error was added to each output."""
+    """Return the documented loss's gradients, after each output was shifted by ``shift`` times its rounding error."""
     leaves: list[dict[str, torch.Tensor]] = []
     forwards = []
     for one, observed in zip(values["forwards"], values["slopes"]):
@@ -591,10 +590,10 @@ def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, An
 
 
 def _adapters_are_off(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Report a fault if the reference's log-probs come from the trained model with its adapters on."""
+    """Check that the reference's log-probs do not come from the trained model with its adapters on."""
     passes = [one["adapter"] for one in values["forwards"] if one["reported"]["log_probs"] is not None]
     if any(one["model"] == "reference" for one in values["forwards"]):
-        raise DoesNotApply("the reference is a model of its own")
+        raise DoesNotApply("the reference is a separate model")
     if kind == "answers" and passes:
         memory["trained"] = passes[0]
     if len(passes) < 1 + (kind == "answers") or not memory.get("trained"):
@@ -604,7 +603,6 @@ def _adapters_are_off(kind: str, values: Mapping[str, Any], memory: dict[str, An
 
 
 def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Check that a resumed training begins with the checkpoint's step, random state and optimizer state."""
     facts = values["facts"]
     if kind == "facts":
         wrong = _resumed_elsewhere(facts)
@@ -632,7 +630,7 @@ def _resumed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
 
 
 def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
-    """Return a fault if a training does not resume at the checkpoint's step and batch; otherwise an empty string."""
+    """Return a fault if training resumes at another step or batch than the checkpoint's; otherwise ""."""
     step, options, epoch = facts.get("saved_step"), facts["options"], facts.get("epoch", {})
     if step is None:
         return ""
@@ -654,9 +652,9 @@ def _resumed_elsewhere(facts: Mapping[str, Any]) -> str:
 
 
 def _plan(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the recorded plan of an epoch: how often this process will load each row.
+    """Return how often this process will load each row in the epoch.
 
-    :raises DoesNotApply: if no plan was recorded.
+    :raises DoesNotApply: if this was not recorded.
     """
     epoch: Mapping[str, Any] | None = values.get("epoch")
     if epoch is None:
@@ -667,7 +665,7 @@ def _plan(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _epoch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Check that all processes together load each row of the dataset as often as configured in an epoch."""
+    """Check that all processes together load each row as often as configured in an epoch."""
     facts, steps, epoch = values["facts"], values["steps"], _plan(values)
     world = epoch["world"]
     several = _of_all(memory, (values.get("moment"), facts["first_step"]), {**values, **epoch}, epoch["counts"], world)
@@ -701,8 +699,7 @@ def _shuffled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
 
 
 def _follows(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Check a synchronized reference: its new weights must be the configured mean of the policy's weights and of its
-    own weights before the synchronization."""
+    """Check that a synchronized reference is the configured mean of the policy's and its own earlier weights."""
     share = values["share"]
     for name, (before, after, policy) in values["pieces"].items():
         expected = before.double() + share * (policy.double() - before.double())
@@ -718,7 +715,7 @@ def _follows(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
 
 
 def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Report a fault if the reference's log-probs still equal the policy's bit by bit after the policy has changed."""
+    """Check that the reference's log-probs differ from the policy's after the policy has changed."""
     if kind == "stepped":
         several = values["parameters"].values()
         moved = max(
@@ -746,7 +743,7 @@ _MOVED, _EQUAL = 1e-3, 2
 
 
 def _rows_are(name: str) -> Check:
-    """Return a check that reports the fault ``values[name]``, which the training process has already found."""
+    """Return a check that reports ``values[name]``: a fault that the training process has found, or none."""
 
     def broken(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
         fault, why = values[name]
@@ -764,7 +761,7 @@ def _batch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
 
 
 def _samples(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Test whether the completions are samples of the policy.
+    """Check that the completions are samples of the policy, by a statistical test.
 
     If they are, the likelihood ratio between the policy at another temperature and the policy has mean 1. The product
     of these ratios therefore exceeds 1/p with a probability of at most p, however long the run is (Ville's inequality).
@@ -864,7 +861,7 @@ def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 
 
 def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: Any, over: int) -> list[Any] | None:
-    """Store what one process observed at a moment. Return the observations of all processes; None if one is missing.
+    """Store what one process observed at a moment. Return the observations of all processes when the last one arrives.
 
     :param key: the moment. ``own``: the observation of this process. ``over``: the number of processes.
     :raises DoesNotApply: if the processes split parameters or rows.
@@ -880,7 +877,7 @@ def _of_all(memory: dict[str, Any], key: Any, values: Mapping[str, Any], own: An
 
 
 def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Check that a supervised loss is divided by the number of labels in the whole step."""
+    """Check that a supervised loss is divided by the number of labels of the whole step."""
     own = memory.setdefault(f"process {values.get('process')}", {})
     if kind == "answers":
         labels, items = values["batch"].get("labels"), values["items"]
@@ -919,7 +916,7 @@ def _items(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str 
 
 
 def _tokens_counted(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
-    """Check that a policy loss is divided by the number of trained tokens in all processes."""
+    """Check that a policy loss is divided by the number of trained tokens of all processes."""
     batch, world = values["batch"], values.get("world", 1)
     if "num_items_in_batch" not in batch or "completion_mask" not in batch:
         return None
@@ -944,7 +941,7 @@ def _evaluated(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
 
 
 def _mean_of_batches(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    """Check that an evaluation's loss is the mean loss of its batches. The last batch may be smaller and count less."""
+    """Check that an evaluation's loss is the mean loss of its batches. A smaller last batch may count less."""
     losses, returned = [float(one) for one in values["losses"]], values["returned"]
     if returned is None or not losses or not all(map(math.isfinite, losses)):
         raise DoesNotApply("the evaluation returned no loss")
@@ -1046,8 +1043,8 @@ def _held(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str |
 
 
 def _rule(kind: str, old: Any, gradient: Any, group: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
-    """Return a parameter's update by the rule that torch documents for the optimizer; None if the rule is not known or
-    an option is not supported."""
+    """Return a parameter's update by the formula in torch's documentation. Return None for an unknown optimizer or
+    option."""
     odd = any(group.get(name) for name in ("amsgrad", "maximize", "nesterov", "dampening", "differentiable"))
     rate, decay = group.get("lr"), group.get("weight_decay", 0.0)
     if odd or not isinstance(rate, float) or gradient is None:

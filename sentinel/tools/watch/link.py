@@ -33,8 +33,7 @@ _OF_RANKS = (
 
 
 class _Attaching:
-    """An import finder that wraps the functions of a trainer's module right after its import, before a trainer is
-    created."""
+    """An import finder that wraps a trainer module's functions at its import, before any trainer is created."""
 
     def __init__(self, modules: set[str], attach: Callable[[], None]) -> None:
         self._modules, self._attach = modules, attach
@@ -76,7 +75,7 @@ class Watching:
     ) -> None:
         self.counts: dict[str, Any] = {}
         self.watcher = Watcher(budget, names=capture == "full")
-        steps = _steps(target)
+        steps = _steps_of_adapter(target)
         self._training, self._producers = Training(self.watcher, packages, steps), ()
         self._packages = packages
         self._pid = os.getpid()
@@ -88,7 +87,7 @@ class Watching:
         try:
             if not events.absolute().parent.is_dir():
                 raise NotADirectoryError(f"the folder of {events} does not exist")
-            self._connection = self._met([target, str(events.absolute()), capture, *without])
+            self._connection = self._connect([target, str(events.absolute()), capture, *without])
         except (OSError, subprocess.SubprocessError) as error:
             print(f"sentinel watch: this run is not watched: {error}", file=sys.stderr)
             self._ending.set()
@@ -99,12 +98,11 @@ class Watching:
         self._thread.start()
         atexit.register(self.stop)
 
-    def _met(self, words: Sequence[str]) -> Connection:
-        """Connect to the checker of this run, and start the checker if this is the run's first process."""
+    def _connect(self, words: Sequence[str]) -> Connection:
+        """Connect to the checker of this run. The first process of a run starts the checker."""
         place = meeting.address(words, self._packages)
 
         def launch(listening: socket.socket) -> None:
-            """Start the checker with the run's copy of the framework and no accelerator."""
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
             environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HYPOTHESIS_NO_PLUGINS": "1"}
@@ -137,14 +135,14 @@ class Watching:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
-        """Wait until all bound functions that have been imported so far are watched. Return False on a timeout.
+        """Wait until all bound functions that have been imported are watched. Return False on a timeout.
 
         A short run may need this, because a function's calls are copied only after the checker has read the function.
         """
         return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:
-        """Stop watching: restore the functions' code, and wait up to 20 s until the copied calls are checked."""
+        """Stop watching. Restore the functions' code, and wait up to 20 s until the copied calls are checked."""
         if os.getpid() != self._pid or self._ending.is_set():
             return
         with contextlib.suppress(ValueError):
@@ -158,14 +156,14 @@ class Watching:
         self._connection.close()
 
     def _talk(self) -> None:
-        """Exchange messages with the checker. An error ends only this thread; the run continues unwatched."""
+        """Exchange messages with the checker. An error ends only this thread, and the run continues unwatched."""
         idle, reported = 0.0, False
         try:
             while not self._ending.is_set():
-                self._tell_rank()
+                self._send_rank()
                 self._tell_modules()
                 self._training.attach(self._producers)
-                self._hear(0.0)
+                self._receive(0.0)
                 if self._send_all():
                     idle, self.watcher.budget.sending = 0.0, time.thread_time()
                 else:
@@ -178,7 +176,7 @@ class Watching:
             seconds = watcher.budget.spent + time.thread_time()
             self._connection.send(("end", {**totals, "calls": watcher.calls, "seconds": seconds}))
             reported = True
-            self._hear(PATIENCE)
+            self._receive(PATIENCE)
         except BaseException as error:
             ended = isinstance(error, (EOFError, OSError)) or self._connection.closed  # another thread may close it
             self.watcher.note(error)
@@ -190,7 +188,7 @@ class Watching:
             print(f"sentinel watch: this process is no longer watched: {gone}", file=sys.stderr)
 
     def _send_all(self) -> bool:
-        """Send all queued events, then all queued calls, and return True if there were any.
+        """Send all queued events, then all queued calls. Return True if there were any.
 
         Calls are taken from their queue first, so that a call is never sent before an event that preceded it. For
         example, the checker needs a trainer's settings before the trainer's calls.
@@ -210,8 +208,7 @@ class Watching:
         else:
             self._connection.send(("call" if isinstance(one, Call) else "event", plain))
 
-    def _tell_rank(self) -> None:
-        """Send this process's rank as soon as it is known."""
+    def _send_rank(self) -> None:
         distributed: Any = sys.modules.get("torch.distributed")
         variable = os.environ.get("RANK", "")
         rank = int(variable) if variable.isdigit() else None
@@ -238,10 +235,10 @@ class Watching:
             self._ready.clear()
             self._connection.send(("modules", sorted(loaded)))
 
-    def _hear(self, seconds: float) -> None:
-        """Handle messages of the checker until none arrives in time, or until the last message, the run's counts.
+    def _receive(self, seconds: float) -> None:
+        """Handle messages of the checker until none arrives in time, or until the last, which has the run's counts.
 
-        :param seconds: the time limit; 0 to handle only messages that have arrived already.
+        :param seconds: the time limit; 0 to handle only messages that have already arrived.
         """
         until = time.monotonic() + seconds
         while self._connection.poll(max(until - time.monotonic(), 0.0)):
@@ -266,8 +263,7 @@ def _drained(waiting: queue.Queue[Any]) -> Iterator[Any]:
             yield waiting.get_nowait()
 
 
-def _steps(target: str) -> Sequence[Steps]:
-    """Return the adapter's declarations for the target's trainers."""
+def _steps_of_adapter(target: str) -> Sequence[Steps]:
     from sentinel.recipes.catalog import bundled_catalog
 
     targets = bundled_catalog().targets
@@ -282,7 +278,7 @@ def start(
     capture: Literal["numbers", "full"] = "numbers",
     without: Sequence[str] = (),
 ) -> Watching:
-    """Watch a framework's bound functions in this process, including those whose modules are imported later.
+    """Watch a framework's bound functions in this process. Modules that are imported later are included.
 
     :param target: the framework, a name that ``sentinel list targets`` prints.
     :param events: the file that receives one line of JSON per kind of violation, and a last line with counts.

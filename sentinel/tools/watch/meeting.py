@@ -1,5 +1,7 @@
-"""Open, find and remove the socket between a run's processes and their checker. The first process opens it, and the
-checker removes it."""
+"""Open, find and remove the socket between the processes of a run and their checker.
+
+The first process opens it, and the checker removes it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _PATIENCE = 5.0
 
 
 def address(words: Sequence[str], packages: Sequence[str]) -> Path:
-    """Return the path of this run's socket on this machine.
+    """Return the path of the socket that this run's processes share on this machine.
 
     The file's name is derived from the checker's options and from the copy of the framework that is imported here. If
     ``sentinel watch`` started the run, the name begins with the run's number.
@@ -43,19 +45,20 @@ def address(words: Sequence[str], packages: Sequence[str]) -> Path:
 
 
 def sockets(number: str) -> list[Path]:
-    """Return the sockets of the run with this number that still exist. A checker removes its socket when it ends
-    normally."""
+    """Return the sockets that the run with this number has left. A checker removes its socket when it ends normally."""
     return [file for file in _folder().glob(f"{number}-*") if file.is_socket()]
 
 
 def is_alive(socket: Path) -> bool:
-    """Return True if a process listens at a socket. A killed checker leaves the socket's file behind."""
+    """Return True if a process listens at a socket. The file of a killed checker's socket still exists."""
     return any(line.endswith(f"/{socket.name}") for line in Path("/proc/net/unix").read_text().splitlines())
 
 
 def mark_stopped(number: str, stopped: bool = True) -> None:
-    """Record that the command stops the run with this number, so that its processes are not reported as lost. If
-    ``stopped`` is False, delete the record."""
+    """Record that the command stops a run, so that its processes are not reported as lost.
+
+    :param stopped: False to delete the record.
+    """
     mark = _folder() / f"{number}.stopped"
     if stopped:
         mark.touch()
@@ -72,7 +75,7 @@ def _folder() -> Path:
 
 
 def roots(packages: Sequence[str]) -> Iterator[str]:
-    """Yield the folders from which these packages are imported in this process."""
+    """Yield the folders from which this process imports the packages."""
     for package in packages:
         with contextlib.suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(package)
@@ -81,9 +84,9 @@ def roots(packages: Sequence[str]) -> Iterator[str]:
 
 
 def joined(place: Path, launch: Callable[[socket.socket], None]) -> Connection:
-    """Connect to the checker of a run, and launch the checker if none is running.
+    """Connect to the checker of a run. If none is running, start it with ``launch``.
 
-    :param launch: called with the listening socket if a checker must be started.
+    :param launch: called with the listening socket.
     """
     ours = socket.socket(socket.AF_UNIX)
     with _alone(place) as short:
@@ -104,7 +107,7 @@ def accepted(listening: socket.socket) -> Connection:
 
 
 def last_call(listening: socket.socket, place: Path) -> Connection | None:
-    """Accept a process that still waits at the socket. If no process waits, remove the socket and return None."""
+    """Accept a process that still waits at the socket. If none waits, remove the socket and return None."""
     with _alone(place):
         listening.setblocking(False)
         with contextlib.suppress(BlockingIOError):
@@ -115,7 +118,7 @@ def last_call(listening: socket.socket, place: Path) -> Connection | None:
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[str]:
-    """Hold the lock under which this user's processes open, join or leave a socket. Yield a short path of the socket.
+    """Lock a socket while a process opens, joins or leaves it. Yield a short path of the socket.
 
     The path uses the descriptor of the open folder, because a socket's path is limited to 108 bytes.
 

@@ -1,8 +1,8 @@
-"""Read a call of a training run as a scenario of the contract.
+"""Convert a call of a training run to a scenario of the contract.
 
-An adapter converts scenarios to calls. This module derives the inverse from example calls: if a part of the call
-equals an input in all examples, the input is read from that part. A call of the run is accepted as a scenario only if
-the adapter makes the same call from it.
+An adapter converts scenarios to calls. This module derives the inverse from example calls: if a part of the call equals
+an input in all examples, the input is read from that part. A call of the run is accepted as a scenario only if the
+adapter makes the same call from it.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _DEEPEST = 3
 
 
 class Unreadable(Exception):
-    """Raised if a call, or all calls of a boundary, cannot be converted to scenarios. The message is the reason."""
+    """Raised if a call, or any call of a boundary, cannot be converted to a scenario. The message is the reason."""
 
 
 class _Heard(BaseException):
-    """Raised to end a call after its arguments were recorded."""
+    """Raised to end a call when its arguments have been recorded."""
 
 
 class Listener:
-    """Replacement for a boundary's function that records the arguments of its last call by name.
+    """Replaces a boundary's function, and records the arguments of the last call by name.
 
     ``inspect.signature``, ``getsource`` and ``unwrap`` return the real function's values, because adapters call them.
 
@@ -87,7 +87,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class Reading:
-    """The way in which a boundary's calls are converted back to scenarios.
+    """How the calls of one boundary are converted to scenarios.
 
     :ivar sources: for each canonical input, the part of a call from which it is read, and how: ``same``; ``row`` (one
         number per response instead of one per token); ``sum`` (the sum of a response); ``mostly`` (equal in at least
@@ -111,11 +111,11 @@ class Reading:
     idle: tuple[Path, ...] = ()
 
     def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return the inputs of the scenario from which the adapter makes a call with these parts.
+        """Return the inputs of a scenario for which the adapter makes a call with the given parts.
 
         :raises Unreadable: if there is no such scenario.
         """
-        for path in self._required():
+        for path in self._required_parts():
             if parts[path] is None:
                 return self._read_without(path, parts)
         fewest, why = len(self.plan.paths) + 1, "the adapter cannot make this call from any scenario"
@@ -145,7 +145,7 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Return True if the adapter's call still has the same result after these parts are replaced by the run's.
+        """Return True if the result of the adapter's call stays the same with the run's values in these parts.
 
         Examples of such parts are the prompt of a batch, and values that only an inactive option uses. Parts that are
         not copied from the run must not affect the result either. :func:`_idle` has checked this for the adapter's own
@@ -164,8 +164,7 @@ class Reading:
                 return False
         return True
 
-    def _required(self) -> list[Path]:
-        """Return the parts of a call that must be present, because required tensor inputs are read from them."""
+    def _required_parts(self) -> list[Path]:
         return [
             self.sources[item.name][0]
             for item in self.subject.contract.inputs
@@ -174,11 +173,11 @@ class Reading:
         ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Read a call that lacks a required input, if the function uses another part of the call instead.
+        """Read a call that lacks the part for a required input, from another part that the function uses instead.
 
         For example, the function may use the current log-probs if the call has no log-probs of the rollout.
         """
-        for other in self._required():
+        for other in self._required_parts():
             if parts[other] is not None:
                 with contextlib.suppress(Unreadable):
                     inputs = self.read({**parts, path: parts[other]})
@@ -187,7 +186,7 @@ class Reading:
         raise Unreadable(f"{written(path)} is missing")
 
     def unread(self, options: Sequence[str]) -> list[str]:
-        """Return those of the given options that the function uses, but whose values are not among the copied parts."""
+        """Return the given options that the function uses and whose values are not copied with a call."""
         compared = {path[-1][1] for path in self.plan.paths if len(path) > 1}
         return sorted({*options} & _names(self.boundary.function) - compared)
 
@@ -198,7 +197,7 @@ class Reading:
             return False
 
     def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
-        """Return what the contract observes of a call with this result and these gradients of its loss."""
+        """Return the contract's observed values for a call with this result and these gradients of its loss."""
 
         def answers(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
             methods = {name: answer for _, name, answer in _answered(self.boundary, arguments)}
@@ -211,12 +210,12 @@ class Reading:
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
     def _observed(self, inputs: Mapping[str, Any], answers: Any) -> dict[str, Any]:
-        """Let the adapter make a call, with ``answers`` in place of the function. Return what the contract observes."""
+        """Return the contract's observed values for the adapter's call, with ``answers`` in place of the function."""
         boundary = replace(self.boundary, function=Listener(self.boundary.function, answers))
         return self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
 
     def scale(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> float:
-        """Return the ratio of the run's loss to the loss of the adapter's call (see :attr:`scaling`).
+        """Return the ratio of the run's loss to the loss of the adapter's call.
 
         :raises Unreadable: if the two losses are not proportional.
         """
@@ -234,7 +233,7 @@ class Reading:
         return ratio
 
     def unscaled(self, observed: Mapping[str, Any], scale: float) -> dict[str, Any]:
-        """Divide the values that scale with the loss by ``scale``, the factor that :meth:`scale` returned."""
+        """Divide the observed values that scale with the loss by ``scale``."""
         roles = {item.key: item.role for item in self.subject.contract.observes}
         return {
             key: from_array(value.array() / scale, value.dtype)
@@ -248,7 +247,7 @@ class Reading:
         return {key: observed[key] for key in keys if key in observed and key in (self.keys or keys)}
 
     def _made(self, inputs: Mapping[str, Any]) -> dict[Path, Any]:
-        """Let the adapter make a call from a scenario, and return the call's parts."""
+        """Return the parts of the call that the adapter makes from a scenario."""
         arguments, answers = _heard(self.boundary, inputs)
         return {path: at(arguments, path, answers) for path in self.plan.paths}
 
@@ -281,7 +280,7 @@ class Reading:
 
 
 def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
-    """Determine how to read a boundary's inputs from its calls, and test the reading on the run's own function.
+    """Derive how a boundary's calls are converted to scenarios, and test this on the run's own function.
 
     :raises Unreadable: if there is no reading, or the reading does not reproduce the observation.
     :raises Exception: the most frequent error of the drawn scenarios, if fewer than two led to a call of the function.
@@ -351,7 +350,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
 
 
 def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
-    """Return two sets of parts of a call: those that do not affect the observation, and constant factors of the loss.
+    """Return the parts of a call that have no effect, and the parts that only scale the loss.
 
     Parts without effect, such as token ids that only a stand-in receives, are neither copied nor compared.
     """
@@ -386,7 +385,7 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
 
 
 def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """Return the one factor between all losses and gradients of two observations; None if there is no such factor."""
+    """Return the common factor between the losses and gradients of two observations, or None."""
     roles = {item.key: item.role for item in reading.subject.contract.observes}
     ratios: list[float] = []
     for key in reading.keys:
@@ -404,7 +403,7 @@ def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort scenarios so that each combination of choices comes once before any combination is repeated."""
+    """Sort scenarios so that each combination of choices occurs once before any occurs again."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
         choice = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
@@ -413,9 +412,9 @@ def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> 
 
 
 def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
-    """Return what the contract observes of the adapter's call after the parts in ``changed`` were replaced.
+    """Return the observed values of the adapter's call after some of its parts were replaced.
 
-    Return None if this call raises, or if a part is replaced by ``_ANOTHER`` and no other valid value is known.
+    Return None if this call raises, or if ``_ANOTHER`` replaces a part of which no other valid value is known.
     """
     function = reading.boundary.function
 
@@ -433,8 +432,8 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
 
 
 def _laid_out(of_adapter: Any, of_run: Any) -> Any:
-    """Return the run's value for one part of a call. If the two values differ only in shape, return the adapter's value
-    in the run's shape instead, because only the adapter's value has the gradient."""
+    """Return the run's value. If only its shape differs, return the adapter's value, which has the gradient, in that
+    shape."""
     tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
     if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
         return of_adapter.reshape(of_run.shape)
@@ -446,13 +445,12 @@ def _flat(value: Any) -> Any:
 
 
 def _as_rows(value: Any, mask: Any) -> Any:
-    """Add a first dimension to an observed value of packed tokens, because these are read as a single response."""
+    """Add a first dimension to observed values of packed tokens, which are read as a single response."""
     packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
     return from_array(value.array()[None], value.dtype) if packed else value
 
 
-def _another(value: Any) -> Any:
-    """Return another value of the same type. Raise :class:`Unreadable` if the type is not supported."""
+def _other_value(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -463,20 +461,20 @@ def _another(value: Any) -> Any:
 
 
 def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
-    """Replace a part of a call, which may be the result of a stand-in's method."""
+    """Replace a part of a call. The part may be the result of a stand-in's method."""
     method = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
     if method is not None:
         owner = at(arguments, path[:method], {})
         answer = getattr(owner, path[method][1])()
         answer = list(answer) if isinstance(answer, tuple) else answer
         if len(path) > method + 1:
-            answer[path[-1][1]] = _another(answer[path[-1][1]])
+            answer[path[-1][1]] = _other_value(answer[path[-1][1]])
         else:
-            answer = _another(answer)
+            answer = _other_value(answer)
         answer = tuple(answer) if isinstance(answer, list) else answer
         object.__setattr__(owner, path[method][1], lambda *_, **__: answer)
         return
-    value = _another(at(arguments, path, {})) if replacement is _ANOTHER else replacement
+    value = _other_value(at(arguments, path, {})) if replacement is _ANOTHER else replacement
     if path[-1][0] == "[:]":
         first = at(arguments, path[:-1], {})[:, : path[-1][1]]
         _put(arguments, path[:-1], torch.cat([first, value.to(first)], 1))
@@ -492,7 +490,7 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """Extend a reading by inputs for which a call has one number per response instead of one per token.
+    """Extend a reading by inputs that a call has as one number per response instead of per token.
 
     :param names: the inputs.
     :raises Unreadable: if no parts of a call have these numbers.
@@ -511,7 +509,7 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
 
 
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
-    """Test a reading on example calls, and return the contract's keys whose values follow from a call's result.
+    """Test a reading on example calls. Return the observed keys that a call's result determines.
 
     :param calls: for each example, the scenario, the arguments of its call, and the results of stand-ins' methods.
     :raises Unreadable: if no example can be read, or if a scenario that was read from a call has another meaning than
@@ -556,7 +554,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Return the keys for which the oracle gives the same value for a drawn scenario and the one read from its call."""
+    """Return the keys for which the oracle returns the same for a drawn scenario and the one read from its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
@@ -573,7 +571,7 @@ def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping
 def _calls(
     subject: Subject, boundary: Boundary, errors: list[Exception]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Draw scenarios. Yield each with the arguments of the adapter's call and the results of its stand-ins' methods.
+    """Draw scenarios. Yield each with the arguments of its call and the results of its stand-ins' methods.
 
     If a scenario raises an exception, append the exception to ``errors`` and continue with the next scenario.
     """
@@ -587,7 +585,7 @@ def _calls(
         except Exception as error:  # the scenario is invalid, or this version of the framework does not accept it
             if stubs.state().used:
                 raise Unreadable(
-                    f"its code calls {stubs.state().used[0]}, which the checker leaves out to save memory"
+                    f"the function's code calls {stubs.state().used[0]}, which the checker leaves out to save memory"
                 ) from None
             if isinstance(error, KeyError) and error.args[0] in _computed(subject.contract, inputs):
                 raise Unreadable(
@@ -600,7 +598,7 @@ def _calls(
 
 
 def _computed(contract: Contract, inputs: Mapping[str, Any]) -> list[str]:
-    """Return the names of the values that a contract computes from a scenario and passes to the adapter."""
+    """Return the names of values that a contract computes from the inputs before the adapter's call."""
     names: list[str] = []
 
     def call(**given: Any) -> dict[str, Any]:
@@ -613,8 +611,7 @@ def _computed(contract: Contract, inputs: Mapping[str, Any]) -> list[str]:
 
 
 def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of the call that the adapter makes from a scenario, and the results of the stand-ins'
-    methods by name."""
+    """Return the arguments of the adapter's call for a scenario, and the results of stand-ins' methods."""
     listener = Listener(boundary.function)
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
@@ -624,8 +621,7 @@ def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Call the methods of the adapter's stand-ins. Yield the argument that is the stand-in, the method's name, and its
-    result."""
+    """Call the methods of stand-ins. Yield (argument that is the stand-in, method, result)."""
     for stand_in in boundary.binding.stand_ins:
         for owner, value in arguments.items():
             method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
@@ -635,7 +631,10 @@ def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Replace the loss in a result by one whose backward pass gives each part its gradient, for pairs of both."""
+    """Replace the loss in a result by a loss whose backward pass gives recorded gradients.
+
+    :param parts: part of the call -> (its value, the gradient).
+    """
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
@@ -649,7 +648,7 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
 
 
 class _LossWithGradient(torch.autograd.Function):
-    """Gives a loss the gradient that was recorded in the run, instead of a computed one."""
+    """A loss whose backward pass gives the gradients that were recorded in the run."""
 
     @staticmethod
     def forward(ctx: Any, loss: Any, part: Any, gradient: Any) -> Any:
@@ -679,7 +678,7 @@ def _parts(
 
 
 def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
-    """Yield the plain values in an argument (tensors, numbers, strings, lists of these), each with its path.
+    """Yield the plain values in an argument (tensors, numbers, strings, lists of these), with their paths.
 
     :param names: the names in the function's code; attributes and keys with other names are not followed.
     """
@@ -718,7 +717,7 @@ def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 
 def _names(function: Any) -> frozenset[str]:
-    """Return the names and strings in a function's code, and in the code of functions that it calls in its package."""
+    """Return the names and strings in the code of a function, and of functions that it calls in its package."""
     words: set[str] = set()
     functions: set[int] = set()
     waiting = [(inspect.unwrap(function), 0)]
@@ -755,7 +754,7 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) -> tuple[Path, ...]:
-    """Return the parts that are not yet the source of an input.
+    """Return the parts from which no input is read yet.
 
     Before the first update, rollout log-probs equal the current ones, so one part could be taken for both inputs.
     """
@@ -766,7 +765,7 @@ def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) ->
 def _source(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
 ) -> Path | None:
-    """Return the path of the part that equals an input in all calls (or in at least ``least`` calls), or None."""
+    """Return the part that equals an input in all calls, or in at least ``least`` calls; otherwise None."""
     for path in paths:
         parts = [of_call.get(path) for of_call in parts_of_calls]
         equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
@@ -780,8 +779,7 @@ def _source(
 def _source_where_present(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...]
 ) -> Path | None:
-    """Return the path of the part that equals an input in all calls in which the input is not None, or None. In other
-    calls the part may have any value."""
+    """Like :func:`_source`, for calls in which the input is not None. In other calls, the part may have any value."""
     calls = [(value, parts) for value, parts in zip(values, parts_of_calls) if value is not None]
     present = [value for value, _ in calls]
     if len(calls) == len(values) or all(_alike(present[0], value) for value in present[1:]):
@@ -814,13 +812,13 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _as_labels(values: Any) -> list[int]:
-    """Number the labels in order of first occurrence, so that equal groupings compare equal whatever their labels."""
+    """Number labels in order of first occurrence, so that equal groupings are equal."""
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
 def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4, least: float = 1e-6) -> bool:
-    """Return True if two values agree up to rounding.
+    """Return True if two values are equal up to rounding.
 
     :param mask: positions to compare in tensors of its shape.
     :param near: relative tolerance; ``least``: absolute tolerance near 0.
@@ -851,7 +849,7 @@ def _literal(item: Input, value: Any) -> Any:
 
 
 def written(path: Path) -> str:
-    """Return the path of a part as a Python expression, for messages."""
+    """Format the path of a part as a Python expression, for messages."""
     return str(path[0]) + "".join(
         {".": f".{name}", "()": f".{name}()", "[:]": f"[:, {name}:]"}.get(kind, f"[{name!r}]")
         for kind, name in path[1:]
@@ -865,7 +863,7 @@ def _brief(value: Any) -> str:
 
 
 def case_of(reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]) -> Case:
-    """Return a case that consists of the run's own call, for laws that check a single call."""
+    """Return a :class:`Case` with only the run's own call, for laws that check a single call."""
     oracle = None
     if reading.subject.contract.oracle is not None:
         oracle = {"": reading.of_results(probe.consult(reading.subject.contract, inputs))}

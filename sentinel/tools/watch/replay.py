@@ -1,4 +1,4 @@
-"""Measure the violations of a watched run again, outside the run, and write recipes for them."""
+"""Repeat the violations of a watched run outside the run, and write recipes for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHRINKING = 300
 
 @dataclass(frozen=True)
 class Replay:
-    """The result of measuring a run's violation again.
+    """The result of repeating a run's violation outside the run.
 
     :ivar event: the line of the events file. Its ``of`` is the number of checked calls, and its ``count`` the number of
         these calls that violate the law.
@@ -45,14 +45,14 @@ class Replay:
 
 
 def violations(file: Path) -> list[dict[str, Any]]:
-    """Return the violations in an events file, each with its counts and (as ``line``) its place in the file.
+    """Return the violations in an events file, each with its counts and, as ``line``, its place in the file.
 
     :raises SentinelError: if the file cannot be read, or has a line that ``sentinel watch`` did not write.
     """
     by_kind: dict[tuple[Any, ...], dict[str, Any]] = {}
     for number, line in enumerate(read_text(file, GENERATED).splitlines(), 1):
         place = f"{visible(str(file))}:{number}:1"
-        event = _event(line, place)
+        event = _parse_event(line, place)
         if event["event"] == "violation":
             key = event["run"], event["boundary"], event["law"], event["symptom"]
             by_kind.setdefault(key, {"key": "", "version": "", "place": "", **event, "line": place})
@@ -63,8 +63,7 @@ def violations(file: Path) -> list[dict[str, Any]]:
     return list(by_kind.values())
 
 
-def _event(line: str, place: str) -> dict[str, Any]:
-    """Parse a line of an events file, and validate it against the published schema."""
+def _parse_event(line: str, place: str) -> dict[str, Any]:
     try:
         event = json_data(line)
         kind = event.get("event") if isinstance(event, dict) else None
@@ -81,7 +80,6 @@ def _event(line: str, place: str) -> dict[str, Any]:
 
 @cache
 def _schemas() -> dict[str, JsonSchema]:
-    """Return the published schema of each kind of line, by the kind."""
     whole = JsonSchema("events").schema
     return {
         kind["properties"]["event"]["const"]: JsonSchema({**kind, "required": [*whole["required"], *kind["required"]]})
@@ -92,7 +90,10 @@ def _schemas() -> dict[str, JsonSchema]:
 def replayed(
     runner: Runner, catalog: Catalog, events: Sequence[Mapping[str, Any]], ref: Ref | None
 ) -> Iterator[Replay]:
-    """Measure violations again (one for each boundary, law and symptom), at ``ref`` or at the installed version."""
+    """Repeat violations outside the run, one for each boundary, law and symptom, and yield the results.
+
+    :param ref: the revision to call; None for the installed version.
+    """
     keys = set()
     for event in events:
         key = event["target"], event["boundary"], event["law"], event["symptom"]
@@ -103,7 +104,9 @@ def replayed(
 
 def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replay:
     if event["target"] not in catalog.targets:
-        raise SentinelError(f"the events are about {event['target']!r}, which is not a target here")
+        raise SentinelError(
+            f"the events are about {event['target']!r}, which is not a target here; install the plugin with its adapter"
+        )
     if not event["boundary"]:
         saved = "this violation is of an invariant, for which no call was saved"
         return Replay(event, reason=f"{saved}; only violations of laws can be replayed")
@@ -130,7 +133,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
 
 
 def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str, Any]]:
-    """Return a violation's scenario. If it is invalid, raise an error that names the line of the events file."""
+    """Return a violation's scenario, and raise an error with the place of the line if it is invalid."""
     names = {item.name: item.kind for item in subject.contract.inputs}
     try:
         variants = dict(untyped(event["variants"]))
@@ -139,7 +142,7 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
                 raise ValueError(f"the scenario's inputs are not those of the contract: {', '.join(names)}")
             for name, value in inputs.items():
                 if isinstance(value, Tensor) != (names[name] == "tensor") and value is not None:
-                    raise ValueError(f"{name} is not a {names[name]}")
+                    raise ValueError(f"the input {name} must be of kind {names[name]}")
         if not variants:
             raise ValueError("the scenario has no variants")
     except (TypeError, ValueError, AttributeError, ArithmeticError, MemoryError) as error:
@@ -149,7 +152,7 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
 
 
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Return a recipe for a violation. Its ``reach`` names the line and the step of the run at which it occurred.
+    """Return a recipe for a violation. Its ``reach`` names the place and the step of the run.
 
     :raises CannotDistinguish: if no recipe can distinguish the broken code from fixed code.
     """

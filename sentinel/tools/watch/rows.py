@@ -21,7 +21,7 @@ def frozen(value: Any) -> Any:
 
 
 def tokens_of(ids: Any, mask: Any) -> list[list[int]]:
-    """Return the token ids of each row whose mask is not 0."""
+    """Return the token ids of each row, without those whose mask is 0."""
     chosen = mask.bool().tolist()
     return [[one for one, kept in zip(*row) if kept] for row in zip(ids.tolist(), chosen)]
 
@@ -31,7 +31,7 @@ _ROWS = 32
 
 
 def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, Any]) -> str:
-    """Check that the first rows of a new trainer's dataset have the tokens of their own texts.
+    """Check that the rows of a new trainer's dataset have the tokens of their own texts.
 
     Return a description of the first difference; empty if there is none.
 
@@ -43,7 +43,7 @@ def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, An
     if steps.tokens is None:
         raise DoesNotApply("")
     if given.get("tokens"):
-        raise DoesNotApply(f"your dataset has tokens of its own ({given['tokens'][0]})")
+        raise DoesNotApply(f"your dataset already has tokens (column {given['tokens'][0]})")
     if "formatting_func" in given or getattr(trainer, "_is_vlm", False):
         raise DoesNotApply("formatting_func makes the texts" if "formatting_func" in given else "rows have images")
     for dataset in several.values() if isinstance(several, dict) else [several]:
@@ -61,7 +61,7 @@ def compare_tokens(steps: Steps, trainer: Any, name: str, given: Mapping[str, An
 def compare_prompts(
     steps: Steps, trainer: Any, rows: Sequence[Mapping[str, Any]], batch: Mapping[str, Any], sampled: list[list[int]]
 ) -> str:
-    """Check that a batch's prompt tokens are those of the dataset's prompts, and that completions continue them.
+    """Check that a batch has the tokens of the dataset's prompts, and that its completions continue these.
 
     Return a description of the first difference; empty if there is none.
 
@@ -97,7 +97,7 @@ def compare_rewarded(
     batch: Mapping[str, Any],
     calls: Sequence[tuple[int, Mapping[str, Any]]],
 ) -> str:
-    """Check that each reward function received the values of its own rows.
+    """Check that each reward function received the values of the rows that it scores.
 
     Return a description of the first difference; empty if there is none. For all reward functions but the first, a
     value counts as wrong only if it belongs to another row, because an earlier function may have changed the arguments.
@@ -131,7 +131,7 @@ def compare_rewarded(
 
 
 def _different(given: Sequence[Any], own: Sequence[Any]) -> list[int]:
-    """Return the rows whose values differ.
+    """Return the indices of rows whose values differ.
 
     :raises DoesNotApply: if the numbers of rows differ.
     """

@@ -1,4 +1,4 @@
-"""Start watching when the framework is imported, if the environment variable ``SENTINEL_WATCH`` requests it.
+"""Start watching when the framework is imported, if ``SENTINEL_WATCH`` is set.
 
 The file ``sentinel_watch.pth`` makes every Python process with ``SENTINEL_WATCH=TARGET[:EVENTS]`` in its environment
 import this module. In launchers and tools, which do not import the framework, watching does not start.
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _First:
-    """Import finder that starts watching when a package of the target is first imported. It never finds a module."""
+    """An import finder that starts watching at the first import of a package of the target. It never finds a module."""
 
     def __init__(self, target: str, events: str, packages: tuple[str, ...]) -> None:
         self._target, self._events, self._packages = target, events, packages
@@ -40,7 +40,7 @@ class _First:
 
 
 def begin(setting: str) -> None:
-    """Prepare to watch the target that ``SENTINEL_WATCH`` names. If the target is unknown, print that and return."""
+    """Prepare to watch the target that ``SENTINEL_WATCH`` names. Print an error if the target is unknown."""
     from sentinel.recipes.catalog import bundled_catalog
 
     target, _, events = setting.partition(":")

@@ -1,4 +1,4 @@
-"""Observe the steps of a training run through torch and transformers' Trainer.
+"""Observe the steps of a training run in torch and in transformers' Trainer.
 
 This module runs inside the training. It registers hooks for all optimizers, and wraps methods that every trainer
 inherits. The data of some steps are sent to the checker, where :mod:`sentinel.tools.watch.invariants` checks them.
@@ -68,7 +68,7 @@ _STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 class Event(NamedTuple):
-    """An observed event of the training run."""
+    """One observation of the training run, which is sent to the checker."""
 
     kind: str
     step: int
@@ -77,8 +77,10 @@ class Event(NamedTuple):
 
 
 class _Guard:
-    """Context manager that measures the time of an observation, and records its exception instead of raising it. Each
-    step uses about 20, and ``contextlib.contextmanager`` would be several times slower."""
+    """Measures the time of an observation, and records an exception instead of raising it.
+
+    Each step uses about 20, and ``contextlib.contextmanager`` would be several times slower.
+    """
 
     __slots__ = ("_began", "_watcher")
 
@@ -151,7 +153,7 @@ class Training:
         self._wrapped: set[FunctionType] = set()
 
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
-        """Wrap the observed functions of all modules that have been imported so far.
+        """Wrap the functions to observe, in all modules that have been imported so far.
 
         The advantage methods of the trainers that the adapter documents are always wrapped.
 
@@ -171,12 +173,20 @@ class Training:
             ]
         places: list[tuple[str, str, Made]] = [
             ("transformers.trainer", "Trainer.training_step", self._around(self._begin, self._count_loss)),
-            ("transformers.trainer", "Trainer.create_optimizer", self._around(self._creating, self._create)),
-            ("transformers.trainer", "Trainer._inner_training_loop", self._around(self._resume)),
-            ("transformers.trainer", "Trainer.evaluation_loop", self._around(self._evaluate, self._evaluated)),
-            ("transformers.trainer", "Trainer._load_rng_state", self._around(after=self._load_random)),
+            (
+                "transformers.trainer",
+                "Trainer.create_optimizer",
+                self._around(self._creating, self._note_parameter_groups),
+            ),
+            ("transformers.trainer", "Trainer._inner_training_loop", self._around(self._note_checkpoint)),
+            (
+                "transformers.trainer",
+                "Trainer.evaluation_loop",
+                self._around(self._begin_evaluation, self._end_evaluation),
+            ),
+            ("transformers.trainer", "Trainer._load_rng_state", self._around(after=self._compare_random_state)),
             ("transformers.trainer", "Trainer._get_dataloader", self._around(self._loading, self._load)),
-            ("accelerate.data_loader", "skip_first_batches", self._around(self._skip)),
+            ("accelerate.data_loader", "skip_first_batches", self._around(self._note_skipped_batches)),
             ("transformers.generation.utils", "GenerationMixin.generate", self._around(self._look_at_sampling)),
             *((module, name, self._around(self._produce, self._hold)) for module, name in producers),
         ]
@@ -185,9 +195,9 @@ class Training:
             constructor = function_at(module, f"{kind}.__init__")
             if constructor is not None and f"{one.trainer}.__init__" not in self._attached:
                 names = tuple(inspect.signature(constructor).parameters)
-                places.append((module, f"{kind}.__init__", self._around(self._making(names), self._make)))
+                places.append((module, f"{kind}.__init__", self._around(self._making(names), self._note_new_trainer)))
             for path, compare in one.collators.items():
-                places.append((*_split(path), self._around(after=partial(self._collate, compare))))
+                places.append((*_split_method_path(path), self._around(after=partial(self._collate, compare))))
             makes = one.methods.get("advantages", ())[:1]
             places += [(module, f"{kind}.{name}", self._around(self._produce, self._hold)) for name in makes]
         for module, name, wrapper in places:
@@ -208,30 +218,27 @@ class Training:
 
         return making
 
-    def _make(self, args: tuple[Any, ...], _: Any) -> None:
-        """Store a new trainer's attributes, right after its constructor has set them."""
+    def _note_new_trainer(self, args: tuple[Any, ...], _: Any) -> None:
         trainer, given = args[0], self._given.pop(id(args[0]), None)
         if given is not None:
             tokens = self._compare_tokens(trainer, given)
             self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings), "tokens": tokens}
 
-    def _resume(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Store the checkpoint from which a training run resumes, if any."""
+    def _note_checkpoint(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         checkpoint = kwargs.get("resume_from_checkpoint")
         self._resuming = {}
         if isinstance(checkpoint, str):
             self._resuming = self._notes.setdefault(args[0], {})
             self._resuming |= {"checkpoint": checkpoint, "skipped": 0}
 
-    def _skip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Store how many batches of the first epoch a resumed training skips."""
+    def _note_skipped_batches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._resuming["skipped"] = kwargs.get("num_batches", args[1] if len(args) > 1 else 0)
 
     def _loading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._loads = bool(kwargs.get("is_training"))
 
     def _load(self, args: tuple[Any, ...], loader: Any) -> None:
-        """Store the plan of an epoch: how often this process loads each row of the dataset."""
+        """Store how often this process will load each row in an epoch."""
         if self._loads:
             plan: dict[str, Any] = {}
             with contextlib.suppress(TypeError):  # a stream has no length
@@ -244,14 +251,12 @@ class Training:
                 plan["why"] = str(why)
             self._notes.setdefault(args[0], {})["epoch"] = {**plan, **_ranks(args[0])}
 
-    def _load_random(self, args: tuple[Any, ...], _: Any) -> None:
-        """Compare the random state of a resumed training with its checkpoint's."""
+    def _compare_random_state(self, args: tuple[Any, ...], _: Any) -> None:
         note = self._notes.get(args[0], {})
         if note.get("checkpoint"):
             note["random_state"] = _is_saved_state(args[0], note["checkpoint"])
 
     def _resumed_at(self, trainer: Any) -> None:
-        """Complete the notes about a resumed training, before its first step."""
         note = self._notes.get(trainer, {})
         if not note.get("checkpoint") or "first_step" in note:
             return
@@ -265,8 +270,8 @@ class Training:
             note["saved_step"] = state["global_step"]
 
     def _collate(self, compare: Callable[[Any, Any, Any], str], args: tuple[Any, ...], batch: Any) -> None:
-        """Compare a collated batch with its rows, and store the result. It is sent with the next micro-batch, because
-        the first batches are loaded before the trainer is known."""
+        """Compare a collated batch with its rows. The result is sent with the next micro-batch, because the first
+        batches are loaded before the trainer is known."""
         compared = self._collated is not None and not self._collated[1]
         if self._look and not compared and len(args) > 1:
             kind = type(args[0])
@@ -280,8 +285,7 @@ class Training:
     def _creating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         self._created = {"new": getattr(args[0], "optimizer", None) is None}
 
-    def _create(self, args: tuple[Any, ...], optimizer: Any) -> None:
-        """Store the parameter groups of an optimizer that the framework has just created."""
+    def _note_parameter_groups(self, args: tuple[Any, ...], optimizer: Any) -> None:
         trainer, torch = args[0], sys.modules["torch"]
         usual = getattr(trainer, "optimizer_cls_and_kwargs", None) is None
         if self._created.pop("new", False) and usual and hasattr(optimizer, "param_groups"):
@@ -305,7 +309,7 @@ class Training:
             return
         self._training_step, self._evaluation = True, None
         self._age += 1
-        self._synchronize(trainer)
+        self._send_synchronization(trainer)
         if self._trainer() is not trainer:
             self._resumed_at(trainer)
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
@@ -316,7 +320,7 @@ class Training:
             self._random = facts["random"] or facts["distributed"] in SHARDED
             self._documented = next((one for one in self._steps if one.trainer == facts["class"]), None)
             self._trainer = weakref.ref(trainer)
-            self._forget()
+            self._forget_trainer()
             self._notes.pop(trainer, None)
             self._send("configuration", {}, configuration_of(trainer.args))
             for name, found in facts.get("tokens", {}).items():
@@ -334,7 +338,7 @@ class Training:
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
 
     def _compare_tokens(self, trainer: Any, given: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-        """Compare the tokens of a new trainer's datasets with their texts, before the user can replace the datasets.
+        """Compare the tokens of a new trainer's datasets with their texts, before the user replaces a dataset.
 
         For each dataset, return two strings: a difference, and the reason if nothing was compared. Either may be empty.
         """
@@ -350,8 +354,7 @@ class Training:
                     found[name] = "", f"the rows of {name} cannot be tokenized again: {type(error).__name__}"
         return found
 
-    def _forget(self) -> None:
-        """Discard the observations of an earlier trainer in this process."""
+    def _forget_trainer(self) -> None:
         while self._summed:
             self._summed.pop().remove()
         self._first, self._sums, self._held, self._sampling = {}, {}, None, {}
@@ -383,13 +386,11 @@ class Training:
             self._answer = None
 
     def _wrap(self, function: FunctionType, wrapper: Made) -> None:
-        """Wrap a trainer's function once, even if several trainers share it."""
         if function not in self._wrapped:
             self._wrapped.add(function)
             self._watcher.replace_function(function, wrapper)
 
     def _listen_to_reward(self, function: Any) -> None:
-        """Wrap a reward function, to record its arguments and its result."""
         if isinstance(function, sys.modules["torch"].nn.Module):  # all modules share one __call__
             return
         direct = isinstance(function, (FunctionType, MethodType))
@@ -451,7 +452,7 @@ class Training:
                 # In a step with advantages, only the first micro-batch's calls are copied regardless of the budget:
                 # one micro-batch shows how the loss gets its log-probs.
                 watcher.forced = evaluation is None and not (some and self._micro)
-                handles = list(self._listened(trainer, forwards, batch, some))
+                handles = list(self._listen_to_outputs(trainer, forwards, batch, some))
             self._inside = True
             try:
                 result = original(*args, **kwargs)
@@ -469,10 +470,9 @@ class Training:
 
         return called
 
-    def _listened(
+    def _listen_to_outputs(
         self, trainer: Any, forwards: list[dict[str, Any]], batch: Mapping[str, Any], some: bool
     ) -> Iterator[Any]:
-        """Register hooks that record the outputs of the trained model and of the reference, and yield the hooks."""
         prompt = batch.get("prompt_ids")
         first = prompt.shape[1] - 1 if some and prompt is not None else 0
         if self._compiled:  # torch.compile would ignore the hooks, or compile other code because of them
@@ -516,12 +516,12 @@ class Training:
 
     @property
     def _differentiates(self) -> bool:
-        """Return True if the gradient of the loss can be compared with a documented one."""
+        """Return True if the documented loss is known, so that gradients can be compared."""
         return self._documented is not None and self._documented.loss is not None and self._evaluation is None
 
     def _listen_to_gradients(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Register hooks that record the gradients of outputs. Return the mapping that they fill in the backward pass:
-        output name to gradient, or to None if the output got no gradient."""
+        """Register hooks that record the gradients of outputs. Return a mapping that the backward pass fills: output ->
+        its gradient, or None if it has none."""
         slopes: dict[str, Any] = {name: None for name, one in outputs.items() if getattr(one, "requires_grad", False)}
 
         def keep(name: str, gradient: Any) -> None:
@@ -567,8 +567,8 @@ class Training:
     def _disturbed(
         self, module: Any, kwargs: Mapping[str, Any], state: Any, batch: Mapping[str, Any], mixed: bool
     ) -> None:
-        """Repeat a forward pass with other tokens in the padding, or in the first document of each row. Send the change
-        of the other tokens' last hidden states, which should be zero up to rounding.
+        """Repeat a forward pass with other tokens in the padding, or in the first document of each row. Send how much
+        the last hidden states of all other tokens change, which must be zero up to rounding.
 
         The run does not change: the random state is restored, and the repeated pass has copies of the model's buffers,
         the same training modes, and no gradient. It calls the model inside the wrappers of data parallelism, so one
@@ -604,12 +604,13 @@ class Training:
 
     @property
     def _observes(self) -> bool:
-        """Return True within an observed step, or within the first batches of an observed evaluation."""
+        """Return True if the current batch is observed: in an observed step, or one of the first batches of an
+        evaluation."""
         one = self._evaluation
         return self._look if one is None else one["looks"] and len(one["losses"]) < _EVALUATED
 
-    def _evaluate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Begin an evaluation. It is observed if it is the first one, or if the next step is observed."""
+    def _begin_evaluation(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin an evaluation. It is observed if it is the first, or if the next step is observed."""
         trainer = args[0]
         self._evaluation = None
         if self._watcher.on and trainer is self._trainer():
@@ -621,8 +622,7 @@ class Training:
             with contextlib.suppress(TypeError, IndexError):  # a stream has no length
                 self._evaluation["batches"] = len(args[1])
 
-    def _evaluated(self, args: tuple[Any, ...], output: Any) -> None:
-        """Send what an evaluation returned, and what it changed."""
+    def _end_evaluation(self, args: tuple[Any, ...], output: Any) -> None:
         trainer, evaluation = args[0], self._evaluation
         self._evaluation = None
         if evaluation is None or not evaluation["looks"]:
@@ -661,10 +661,9 @@ class Training:
         trainer = self._trainer()
         if looks and not self._compiled and args and args[0] is trainer and hasattr(model, "register_forward_hook"):
             for name, one in (("trained", model), *_references(trainer)):
-                self._scoring.append(one.register_forward_hook(partial(self._score, name)))
+                self._scoring.append(one.register_forward_hook(partial(self._record_log_probs, name)))
 
-    def _score(self, name: str, module: Any, _: Any, output: Any) -> None:
-        """Record the output of a forward pass if it reports log-probs."""
+    def _record_log_probs(self, name: str, module: Any, _: Any, output: Any) -> None:
         log_probs = getattr(output, "log_probs", None)
         if log_probs is not None:
             with self._guard():
@@ -676,8 +675,7 @@ class Training:
                 self._scored.append({"model": name, "reported": reported, "bound": bound, "adapter": _adapter(module)})
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
-        """Send the rows of a rollout in an observed step. Store those of another step, because a later step may use
-        them."""
+        """Send the rows of a rollout in an observed step. Otherwise, store them, because a later step may use them."""
         producing, evaluation, self._producing = self._producing, self._evaluation, ""
         while self._scoring:
             self._scoring.pop().remove()
@@ -699,8 +697,7 @@ class Training:
             self._produced()
 
     def _compare_rows(self, trainer: Any, batch: Mapping[str, Any]) -> None:
-        """Compare a batch with the dataset's rows and with the arguments of reward functions, and send the differences
-        to the checker."""
+        """Compare a batch with the dataset and with what reward functions received. Send the differences."""
         steps, found = self._documented, {}
         if steps is None or not self._rows:
             return
@@ -718,8 +715,8 @@ class Training:
         self._send("rows", {}, {**found, "evaluating": self._evaluation is not None})
 
     def _produced(self) -> bool:
-        """Send the rows of the last rollout, without fields that were changed in place since. Return False if the queue
-        is full."""
+        """Send the rows of the last rollout, without fields that were changed in place. Return False if the queue is
+        full."""
         if self._held is not None:
             rows = {name: one for name, one, was in self._held if was is None or one._version == was}
             if self._send("produced", {"rows": rows if "advantages" in rows else {}}):
@@ -727,7 +724,7 @@ class Training:
         return self._held is None
 
     def _consumed(self, batch: Any) -> bool:
-        """Send the rows of a batch when it reaches the loss. Return True if the batch has advantages."""
+        """Send the rows of a batch that reaches the loss. Return True if it has advantages."""
         rows = _rows(batch)
         if "advantages" in rows and self._produced():
             self._send("consumed", {"rows": rows, "age": self._age})
@@ -757,7 +754,6 @@ class Training:
     # -- one step of an optimiser --------------------------------------------------------------------------------------
 
     def _sampled(self, trainer: Any, optimizer: Any) -> list[tuple[str, Any, Any]]:
-        """Return the parameters that are observed in this step, with their groups."""
         name_of = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
         mine = [
             (name_of[id(one)], one, group)
@@ -770,11 +766,18 @@ class Training:
 
     def _stepping(self, optimiser: Any, *_: Any) -> None:
         trainer = self._trainer()
-        if trainer is None or not self._look or self._other(optimiser):
+        if trainer is None or not self._look or self._is_other_optimizer(optimiser):
             return
         torch, held = sys.modules["torch"], {id(one) for group in optimiser.param_groups for one in group["params"]}
         self._before = [
-            (name, one, group, _piece(one), None if one.grad is None else _piece(one.grad), _state(optimiser, one))
+            (
+                name,
+                one,
+                group,
+                _piece(one),
+                None if one.grad is None else _piece(one.grad),
+                _optimizer_state(optimiser, one),
+            )
             for name, one, group in self._sampled(trainer, optimiser)
             if float(group["lr"]) or self._resumed  # a rate of 0, as in a warm-up, changes no parameter
         ]
@@ -818,8 +821,8 @@ class Training:
         )
 
     def _references_before(self, trainer: Any) -> dict[str, Any] | None:
-        """Copy some parameters of the reference and of the policy after a step, before callbacks may synchronize the
-        reference. Return None if this synchronization is not observed."""
+        """Copy some parameters of reference and policy before a synchronization by a callback. Return None if it is not
+        observed."""
         steps = self._documented
         if trainer is None or steps is None or steps.synchronized is None or not _references(trainer):
             return None
@@ -831,21 +834,19 @@ class Training:
         before = {name: (_piece(one), one, _piece(two)) for name, one, two in pairs[:_PARAMETERS]}
         return {"share": share, "step": trainer.state.global_step + 1, "pieces": before}
 
-    def _synchronize(self, trainer: Any) -> None:
-        """Send the reference's parameters before and after the callbacks at the end of a step."""
+    def _send_synchronization(self, trainer: Any) -> None:
         noted, self._before_synchronizing = self._before_synchronizing, None
         if noted is not None and trainer is self._trainer() and trainer.state.global_step == noted["step"]:
             self._synchronized += bool(noted["share"])
             pieces = {name: (was, _piece(one), policy) for name, (was, one, policy) in noted["pieces"].items()}
             self._send("synchronized", {"share": noted["share"], "pieces": pieces})
 
-    def _other(self, optimizer: Any) -> bool:
-        """Return True if the trainer has an optimizer, and it is not this one."""
+    def _is_other_optimizer(self, optimizer: Any) -> bool:
         trainer = self._trainer()
         return getattr(trainer, "optimizer", None) is not None and not is_optimizer_of(trainer, optimizer)
 
     def _stepped(self, optimiser: Any, *_: Any) -> None:
-        if self._other(optimiser):
+        if self._is_other_optimizer(optimiser):
             return
         began = time.perf_counter()
         if self._before:
@@ -868,7 +869,7 @@ class Training:
         self._watcher.steps += 1
         if self._watcher.numbers != self._numbers:
             self._numbers = dict(self._watcher.numbers)
-            _tell_logger(self._trainer(), self._numbers, self._watcher.steps)
+            _log_numbers(self._trainer(), self._numbers, self._watcher.steps)
         budget = self._watcher.budget
         if self._look:
             self._cost = budget.spent - self._spent
@@ -882,8 +883,6 @@ class Training:
     # -- limits: never end the run, and never exceed the time budget -----------------------------------------------
 
     def _around(self, before: Any = lambda args, kwargs: None, after: Any = lambda args, result: None) -> Made:
-        """Return a wrapper that passes the arguments of each call to ``before``, and its result to ``after``."""
-
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
             def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
                 with self._guard():
@@ -899,7 +898,7 @@ class Training:
         return wrapper
 
     def _around_awaited(self, before: Any, after: Any) -> Made:
-        """Return a wrapper like that of :meth:`_around` for a coroutine function."""
+        """Like :meth:`_around`, for a coroutine function."""
 
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
             async def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -927,8 +926,7 @@ class Training:
         return called
 
     def _send(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> bool:
-        """Queue an event with copies of ``values``, and with ``settings``, which need no copy. Return False if the
-        queue is full."""
+        """Queue an event. ``values`` are copied, ``settings`` are not. Return False if the queue is full."""
         return self._put(self._event(kind, values, settings))
 
     def _event(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> Event:
@@ -945,13 +943,11 @@ class Training:
 
 
 def _loss_of(result: Any) -> Any:
-    """Return the loss in the result of ``compute_loss``, which may also contain the model's outputs."""
     return (result[0] if isinstance(result, tuple) else result).detach()
 
 
 def _state_of(trainer: Any) -> dict[str, Any]:
-    """Return the state that an evaluation must not change: torch's in-place version counters of the parameters and
-    their gradients, and the learning rates."""
+    """Return what an evaluation must not change: version counters of parameters and gradients, and learning rates."""
     state: dict[str, Any] = {}
     for name, one in trainer.model.named_parameters():
         if not one.is_inference():
@@ -961,36 +957,33 @@ def _state_of(trainer: Any) -> dict[str, Any]:
 
 
 def _reported(output: Any) -> dict[str, Any]:
-    """Return the outputs of a model that a loss may use. Logits are included only if they are those of a classifier
-    (``scores``), because a language model's are large."""
+    """Return the outputs that a loss may use. Logits are included only for a classifier (``scores``), because those of
+    a language model are large."""
     logits = getattr(output, "logits", None)
     scores = logits if getattr(logits, "dim", int)() == 2 else None
     return {**{name: getattr(output, name, None) for name in _REPORTED}, "scores": scores}
 
 
 def _adapter(model: Any) -> Any:
-    """Return the names of a model's active adapters (LoRA), joined by commas; empty if they are disabled, and None if
-    the model has none."""
+    """Return the names of the active LoRA adapters; empty if they are disabled, None if there are none."""
     modules = model.modules() if hasattr(model, "peft_config") else ()
     layer: Any = next((one for one in modules if isinstance(getattr(one, "disable_adapters", None), bool)), None)
     return None if layer is None else "" if layer.disable_adapters else ",".join(layer.active_adapters)
 
 
-def _split(path: str) -> tuple[str, str]:
-    """Return the module and the qualified name of a method's dotted path."""
+def _split_method_path(path: str) -> tuple[str, str]:
     module, kind, method = path.rsplit(".", 2)
     return module, f"{kind}.{method}"
 
 
 def _is_norm(name: str, module: Any) -> bool:
-    """Return True for a norm layer that transformers 5 and later exclude from weight decay because of its name."""
+    """Return True for a norm layer that transformers 5 excludes from weight decay because of its name."""
     recent = not sys.modules["transformers"].__version__.startswith(("3.", "4."))
     named = "layernorm" in name or name.rpartition(".")[2] == "norm"
     return recent and named and type(module).__name__.endswith("RMSNorm")
 
 
-def _tell_logger(trainer: Any, counts: Mapping[str, float], step: int) -> None:
-    """Log numbers to the trainer's callbacks, or to the open run of a tracker."""
+def _log_numbers(trainer: Any, counts: Mapping[str, float], step: int) -> None:
     handler = getattr(trainer, "callback_handler", None)
     reported = False
     for one in getattr(handler, "callbacks", ()):
@@ -1007,7 +1000,7 @@ def _tell_logger(trainer: Any, counts: Mapping[str, float], step: int) -> None:
 
 
 def _rows(batch: Any) -> dict[str, Any]:
-    """Return those tensors of a batch that have as many rows as its advantages; empty if it has no advantages."""
+    """Return the tensors of a batch with as many rows as its advantages; empty if it has no advantages."""
     torch = sys.modules["torch"]
     if not isinstance(batch, Mapping) or not isinstance(batch.get("advantages"), torch.Tensor):
         return {}
@@ -1020,7 +1013,7 @@ def _rows(batch: Any) -> dict[str, Any]:
 
 
 def configuration_of(options: Any) -> dict[str, Any]:
-    """Return the run's settings without paths, names and secrets, and the names of the classes that declare them."""
+    """Return the settings of a run without paths, names and secrets, and the classes that declare them."""
     plain = {
         name: getattr(value, "value", value)
         for name, value in vars(options).items()
@@ -1033,7 +1026,7 @@ def configuration_of(options: Any) -> dict[str, Any]:
 
 
 def _ranks(trainer: Any) -> dict[str, Any]:
-    """Return ``world``, the number of training processes, and ``replicated``, whether each has the whole model."""
+    """Return ``world``, the number of processes, and ``replicated``: True if each has the whole model."""
     accelerator = getattr(trainer, "accelerator", None)
     kind = str(getattr(getattr(accelerator, "distributed_type", None), "value", ""))
     whole = kind.startswith("MULTI_") and getattr(accelerator, "parallelism_config", None) is None
@@ -1041,13 +1034,12 @@ def _ranks(trainer: Any) -> dict[str, Any]:
 
 
 def _references(trainer: Any) -> list[tuple[str, Any]]:
-    """Return ``[("reference", model)]``, or an empty list if the trainer has no reference model."""
     torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
 def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
-    """Find tokens of a forward pass that must not affect other tokens.
+    """Find tokens of a forward pass that must not affect certain other tokens.
 
     Return their kind, their mask, and the mask of the other tokens. The kind is ``padding``, which must not affect real
     tokens, or ``document``: the first document of each row, which must not affect later documents. The kind is empty if
@@ -1070,8 +1062,8 @@ def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -
 def _log_probs(
     model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0, mixed: bool = False
 ) -> dict[str, Any]:
-    """Compute the log-probs of all tokens but the first from a causal model's last layer. Return an empty result if the
-    model changes its logits after that layer.
+    """Compute the log-probs of all tokens but the first from a causal model's last hidden states. Return an empty
+    result if the model changes its logits after the last layer.
 
     ``bound`` is the largest error of a logit from rounding in the model's dtype. For a sample of tokens, the result
     also has the entropy, and the log of the sum of ``p**(1 + t)`` for each ``t`` of :data:`TILTS`.
@@ -1114,8 +1106,7 @@ def _log_probs(
         return {**found, "bound": 8 * spacing * (1 + largest)}
 
 
-def _state(optimizer: Any, parameter: Any) -> dict[str, Any]:
-    """Return the optimizer's state for the observed elements of a parameter."""
+def _optimizer_state(optimizer: Any, parameter: Any) -> dict[str, Any]:
     state = optimizer.state.get(parameter, {})
     return {
         name: _piece(state[name]) if getattr(state[name], "numel", int)() > 1 else float(state[name])
@@ -1129,7 +1120,7 @@ def _initial(group: Mapping[str, Any]) -> Any:
 
 
 def _is_saved_state(trainer: Any, checkpoint: str) -> bool | None:
-    """Return whether torch's random state equals that of a checkpoint; None if the checkpoint has no random state."""
+    """Return True if torch's random state equals the checkpoint's, and None if the checkpoint has none."""
     torch = sys.modules["torch"]
     rank = f"_{trainer.args.process_index}" if trainer.args.world_size > 1 else ""
     file = Path(f"{checkpoint}/rng_state{rank}.pth")
@@ -1145,7 +1136,7 @@ _SHUFFLED = 10
 
 
 def _planned(loader: Any, packages: set[str]) -> tuple[Any, int, bool]:
-    """Count how often a data loader will load each row of its dataset in an epoch.
+    """Count how often a data loader will load each row in an epoch.
 
     Return the counts, the size of a batch, and whether the next epoch repeats this epoch's random order. Copies of the
     samplers are iterated, because iterating a sampler may advance its generator or its epoch.
@@ -1185,7 +1176,7 @@ def _piece(tensor: Any) -> Any:
 
 
 def _scheduled(trainer: Any) -> float:
-    """Compute the current step's learning rate with a new instance of the configured schedule.
+    """Compute the learning rate of the current step from a new instance of the configured schedule.
 
     :raises DoesNotApply: if the learning rate depends on more than the configuration and the step.
     """

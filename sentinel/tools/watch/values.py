@@ -1,4 +1,4 @@
-"""Copy parts of a call's arguments, and its result. This module runs inside the training process."""
+"""Copy a call's arguments and result. This module runs inside the training process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DEEPEST = 4
 
 
 class Array(NamedTuple):
-    """A torch tensor: its dtype and its numbers as a numpy array (bfloat16 as 16 bits)."""
+    """A copied torch tensor: its dtype, and its numbers as an array (bfloat16 as 16 bits)."""
 
     dtype: str
     numbers: Any
@@ -32,17 +32,18 @@ class Record(NamedTuple):
 
 
 class Opaque(NamedTuple):
-    """A value that is not copied, with the name of its type."""
+    """Stands for a value that is not copied, with the name of the value's type."""
 
     type: str
 
 
 class NotCopied(Exception):
-    """Raised if a call is too large to copy, or contains a tensor whose values cannot be read."""
+    """Raised if a call cannot be copied: it is too large, or has a tensor whose values cannot be read."""
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
-    """Return the part of a call at a path, or None if there is no such part, as when this version lacks the option.
+    """Return the part of a call at a path. Return None if there is none, for example because this version lacks the
+    option.
 
     :param answers: results of methods by name, for steps ``("()", name)``.
     """
@@ -70,7 +71,7 @@ class Copier:
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """Copy a value on its own device. The sending thread waits for the device later, so the training need not wait.
+        """Copy a value on its own device, without waiting for the device. The sending thread waits for it later.
 
         :raises NotCopied: if the value is too large, or contains a tensor whose values cannot be read.
         """
@@ -82,7 +83,9 @@ class Copier:
         if torch is not None and isinstance(value, torch.Tensor):
             plain = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
             if not plain or value.is_nested or value.device.type == "meta":
-                raise NotCopied(f"a tensor whose values cannot be read ({type(value).__name__}, {value.device.type})")
+                raise NotCopied(
+                    f"the call has a tensor whose values cannot be read ({type(value).__name__}, {value.device.type})"
+                )
             self._take(value.numel() * value.element_size())
             return value.detach().clone()
         if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
@@ -118,7 +121,7 @@ class Copier:
 
 
 def packed(value: Any) -> Any:
-    """Convert a copied value to plain data that can be sent. Wait for the device on which it was copied."""
+    """Convert a copied value to plain data, and wait until its device has copied it."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         plain = value.cpu().contiguous()

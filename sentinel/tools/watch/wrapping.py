@@ -1,4 +1,4 @@
-"""Watch functions of a training run: copy some calls for the checker, without changing any call.
+"""Copy some calls of a training run's functions for the checker, without changing any call.
 
 The code of a watched function is replaced in place. The function object stays the same, so calls through existing
 references (in a registry, an importing module, a bound method) are watched too.
@@ -36,7 +36,7 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 
 @dataclass(frozen=True)
 class Plan:
-    """Defines which parts of a boundary's calls are copied.
+    """The parts of a boundary's calls that are copied.
 
     :ivar function: the module and the qualified name of the function.
     :ivar methods: maps the name of each method whose result is a part of the call to its module and qualified name.
@@ -52,7 +52,7 @@ class Plan:
 
 
 class Call(NamedTuple):
-    """A copied call: its parts and result, and the gradients of its loss.
+    """A copied call, with its result and the gradients of its loss.
 
     :ivar number: the number of its boundary. ``call``: its number among the boundary's calls.
     :ivar step: the number of optimizer steps before the call.
@@ -74,7 +74,7 @@ class Call(NamedTuple):
 
 @dataclass
 class Budget:
-    """The limits on copying.
+    """The limits on the time that copying may take.
 
     :ivar share: the maximum share of the run's time that copies may take. Copies are always allowed until they have
         taken this share of :data:`_AT_FIRST` seconds. After that, the copies of one step are limited too: to five times
@@ -92,7 +92,7 @@ class Budget:
     held_back: int = 0
 
     def allows(self, cost: float = 0.0, step: float = 0.0) -> bool:
-        """Return True if the budget allows a copy that takes ``cost`` seconds in a step that takes ``step`` seconds."""
+        """Return True if the budget allows a copy that takes ``cost`` seconds in a step of ``step`` seconds."""
         total = self.spent + self.sending
         within = total <= self.share * (time.perf_counter() - self.began)
         allowed = total < self.share * _AT_FIRST or (within and cost <= max(5 * self.share * step, _UNNOTICED))
@@ -136,7 +136,7 @@ class Watcher:
         self.on = False
 
     def watch(self, plan: Plan) -> str:
-        """Watch a boundary. Return the reason if the boundary cannot be watched; otherwise an empty string."""
+        """Begin to copy calls of a boundary. Return why this is impossible; otherwise an empty string."""
         function = function_at(*plan.function)
         if function is None:
             return f"{plan.boundary} is missing, or is not a plain function, in this process"
@@ -152,7 +152,7 @@ class Watcher:
         return ""
 
     def replace(self, module: str, name: str, wrapper: Made) -> bool:
-        """Make calls of a function go through a wrapper. Return False if there is no plain function of that name."""
+        """Make a function call ``wrapper`` instead. Return False if there is no plain function of this name."""
         function = function_at(module, name)
         if function is not None:
             self.replace_function(function, wrapper)
@@ -207,8 +207,7 @@ class Watcher:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Copy the arguments, call the original function, copy its result, and return the result. An error in copying
-        never reaches the caller."""
+        """Call the original function, and copy its arguments and result. Errors in copying never reach the caller."""
         began = time.perf_counter()
         copier, parts, bound, place = Copier(names=self._names), None, {}, ""
         try:
@@ -278,7 +277,7 @@ class Watcher:
 
 
 class _Jump:
-    """The callable to which a watched function's new code passes its arguments.
+    """Receives the arguments of a watched function, whose code is replaced by a call of this object.
 
     Ray pickles a script's functions by value. The copy that another process unpickles is not watched.
     """
@@ -300,7 +299,7 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Return the gradients of the loss in a call's result with respect to these parts; empty if there is no loss."""
+    """Return the gradients of a call's loss with respect to parts of the call; empty if there is no loss."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
@@ -311,13 +310,12 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
 
 
 def members(result: Any) -> list[Any]:
-    """Return the items of a tuple or list, or the values of a dictionary. Any other result is its own only member."""
+    """Return the items of a tuple or list, or the values of a dictionary. Return any other result as a list of one."""
     inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
     return [*inside]
 
 
 def _place(frame: FrameType | None) -> str:
-    """Return the line that called a watched function, as ``package/module.py:12``."""
     caller = frame.f_back if frame is not None else None
     if caller is None:
         return ""
@@ -325,22 +323,22 @@ def _place(frame: FrameType | None) -> str:
 
 
 def _compiling() -> Callable[[], bool]:
-    """Return a predicate that is true during torch.compile, when wrappers must make a plain call."""
+    """Return a function that returns True during torch.compile, when wrappers must only make a plain call."""
     torch = sys.modules.get("torch")
     return torch.compiler.is_compiling if torch is not None else bool
 
 
 def _capturing() -> bool:
-    """Return True while a CUDA graph is captured. Nothing may be copied then, because the graph would contain the
-    copies."""
+    """Return True while a CUDA graph is captured, which would contain any copies."""
     torch = sys.modules.get("torch")
     return bool(torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def function_at(module: str, name: str) -> FunctionType | None:
-    """Return the Python function of that qualified name in a loaded module, unwrapped from a static or class method.
+    """Return the Python function of this name in a loaded module, without static or class method around it.
 
-    Return None if there is no such function, or if it is a coroutine or a generator."""
+    Return None if there is no such function, or if it is a coroutine or a generator.
+    """
     current: Any = sys.modules.get(module)
     for part in name.split("."):
         try:
@@ -352,7 +350,7 @@ def function_at(module: str, name: str) -> FunctionType | None:
 
 
 def _code(name: str, like: Any) -> Any:
-    """Return a code object that calls the global ``name`` with its arguments.
+    """Return a code object that passes its arguments to the global ``name``.
 
     The code has the free variables, the file and the line of ``like``, which it replaces. If ``like`` is the code of a
     coroutine function, so is the result.

@@ -143,7 +143,7 @@ def test_a_bug_that_is_not_decided_has_no_runner(export, broken_tree, fixed_tree
 
 def test_a_bug_that_only_a_law_decides_has_no_runner(export, broken_tree, fixed_tree):
     bundle = export(REJECTED_ROW, broken_tree, fixed_tree)
-    assert (bundle.runner, bundle.reason) == ("", "its recipe has no expected values.")
+    assert (bundle.runner, bundle.reason) == ("", "the recipe has no expected values.")
 
 
 def calling(function: str, scenario: dict[str, Any], key: str, values: tuple[Any, Any]) -> dict[str, Any]:

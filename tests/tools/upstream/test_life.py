@@ -9,7 +9,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.recipes.grades import realism
-from sentinel.tools.upstream.commands.report_findings import RESULTS, _results
+from sentinel.tools.upstream.commands.report_findings import RESULTS, _read_published_results
 from sentinel.tools.upstream.findings_page import EDITION, Entry, page, state
 from sentinel.tools.upstream.life import (
     STATES,
@@ -154,7 +154,7 @@ def test_the_committed_findings_and_page_match_the_recipes():
         for bug, recipe in recipes.items()
         if bug in kept
     ]
-    results = _results(folder / RESULTS, {entry.recipe.bug_id for entry in entries})
+    results = _read_published_results(folder / RESULTS, {entry.recipe.bug_id for entry in entries})
     assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(entries, results)
     text = (folder.parent / "docs" / "state-of-the-signal.md").read_text(encoding="utf-8")
     edition = EDITION.match(text)

@@ -456,7 +456,7 @@ def test_datasets_are_compared_with_their_texts():
     assert compare_tokens(_STEPS, trainer, "eval_dataset", {}) == ""
     for name, given, why in (
         ("stream", {}, "stream is a stream"),
-        ("train_dataset", {"tokens": ["input_ids"]}, "your dataset has tokens of its own"),
+        ("train_dataset", {"tokens": ["input_ids"]}, "your dataset already has tokens"),
         ("train_dataset", {"formatting_func": True}, "formatting_func makes the texts"),
     ):
         with pytest.raises(DoesNotApply, match=why):
@@ -904,20 +904,20 @@ def test_numbers_are_logged_to_the_configured_logger(monkeypatch):
     trainer = SimpleNamespace(
         callback_handler=SimpleNamespace(callbacks=[printer, reporter]), args=0, state=0, control=0, model=0
     )
-    training._tell_logger(trainer, {"sentinel/violations": 1}, 3)
+    training._log_numbers(trainer, {"sentinel/violations": 1}, 3)
     assert told == [{"sentinel/violations": 1}]
     wandb: Any = ModuleType("wandb")
     wandb.run, wandb.log = object(), lambda counts, commit: told.append((counts, commit))
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    training._tell_logger(None, {"sentinel/checked": 2}, 3)
+    training._log_numbers(None, {"sentinel/checked": 2}, 3)
     assert told[1:] == [({"sentinel/checked": 2}, False)]
     wandb.run, mlflow = None, ModuleType("mlflow")
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     vars(mlflow).update(active_run=object, log_metrics=lambda counts, step: told.append((counts, step)))
-    training._tell_logger(None, {"sentinel/checked": 3}, 4)
+    training._log_numbers(None, {"sentinel/checked": 3}, 4)
     assert told[2:] == [({"sentinel/checked": 3}, 4)]
     mlflow.active_run = lambda: None
-    training._tell_logger(None, {"sentinel/checked": 5}, 6)
+    training._log_numbers(None, {"sentinel/checked": 5}, 6)
     assert len(told) == 3, "nobody has a run open"
 
 

@@ -177,7 +177,7 @@ def test_a_hanging_or_ended_checker_costs_only_its_checks(monkeypatch, tmp_path,
     code = module.double.__code__
     monkeypatch.setitem(sys.modules, "ending_rl", module)
     monkeypatch.setattr(link, "PATIENCE", 0.2)
-    monkeypatch.setattr(link.Watching, "_met", lambda *_: ours)
+    monkeypatch.setattr(link.Watching, "_connect", lambda *_: ours)
     watching = link.Watching("demo", ("ending_rl",), tmp_path / "events.jsonl", Budget(share=1.0, every=1))
     ones = torch.ones(1 << 18)
 
@@ -306,7 +306,7 @@ def test_a_dying_thread_reports_its_end(monkeypatch, tmp_path, capfd):
         raise SystemExit("no more")
 
     ours, theirs = Pipe()
-    monkeypatch.setattr(link.Watching, "_met", lambda *_: ours)
+    monkeypatch.setattr(link.Watching, "_connect", lambda *_: ours)
     monkeypatch.setattr(link.Training, "attach", fails)
     watching = link.Watching("demo", ("ending_rl",), tmp_path / "events.jsonl", Budget())
     watching._thread.join(10)
@@ -401,7 +401,7 @@ def test_the_checker_is_killed_before_the_run_when_memory_ends():
     pid = os.fork()
     if pid == 0:
         try:
-            checker._stand_back()
+            checker._lower_priority()
             bytearray(checker._MEMORY)
         except MemoryError:
             os.write(write, Path("/proc/self/oom_score_adj").read_bytes())

@@ -199,7 +199,7 @@ def test_a_tensor_whose_values_are_elsewhere_is_not_copied(module, watcher):
         assert module.double(sharded).to_local().tolist() == [2.0, 2.0]
     finally:
         distributed.destroy_process_group()
-    assert list(watcher.failed) == ["a tensor whose values cannot be read (DTensor, cpu)"]
+    assert list(watcher.failed) == ["the call has a tensor whose values cannot be read (DTensor, cpu)"]
 
 
 def test_nothing_is_copied_into_a_graph_that_is_recorded(module, watcher, monkeypatch):

@@ -1,4 +1,4 @@
-"""``sentinel adapt``: write a first adapter for a framework."""
+"""Implement ``sentinel adapt``, which writes a first adapter for a framework."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _adapt(arguments: argparse.Namespace) -> int:
                 f"{file} exists; move it, or give another --output (--check {file} tries the laws on it)"
             )
         several, missed, packages = _proposals(project, catalog, settings, notify)
-        stated = {name: _least_version(project.requires.get(name, "")) for name in packages.versions}
+        stated = {name: _first_version(project.requires.get(name, "")) for name in packages.versions}
         project = replace(project, target=replace(project.target, preload=packages.preload, stub_versions=stated))
         if not arguments.json:
             _echo_packages(project, packages)
@@ -111,7 +111,7 @@ def _best(
     settings: Settings,
     notify: Progress,
 ) -> tuple[dict[str, tuple[Proposal, Result]], Project]:
-    """Try each function's proposals until the oracle agrees with one.
+    """Try the proposals for each function until the oracle agrees with one of them.
 
     Return path -> (best proposal, its result), and the project with further packages to preload.
     """
@@ -127,10 +127,10 @@ def _best(
         preload = dict.fromkeys(project.target.preload)
         for path, proposal in now.items():
             result = results[path]
-            if path not in found or _rank(result) > _rank(found[path][1]):
+            if path not in found or _sort_key(result) > _sort_key(found[path][1]):
                 found[path] = proposal, result
             # if a package is missing, the function's other proposals would fail in the same way
-            if _rank(result)[:2] == (True, True) or result.packages:
+            if _sort_key(result)[:2] == (True, True) or result.packages:
                 waiting[path] = []
                 continue
             if new_packages := [name for name in needs_preload(result.failed) if name not in preload]:
@@ -143,15 +143,12 @@ def _best(
 
 
 def needs_preload(reason: str) -> list[str]:
-    """Return the packages that must be added to the target's ``preload`` according to the reason of a failed probe."""
+    """Return the packages that a failed probe requires in the target's ``preload``, as its reason names them."""
     named = re.search(r"which is a stub module here: name ([\w, ]+) in the target's `preload`", reason)
     return named[1].split(", ") if named else []
 
 
-def _rank(result: Result) -> tuple[bool, bool, int]:
-    """Return a sort key that is larger for better results: whether the function can be called, whether the oracle
-    agrees with it, and the number of laws that hold minus those that are broken.
-    """
+def _sort_key(result: Result) -> tuple[bool, bool, int]:
     agrees = "the_oracle_agrees" in result.held or bool(result.dialects)
     return not result.failed, agrees, len(result.held) - len(result.broken)
 
@@ -183,7 +180,7 @@ def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
 
 
 def _sources(project: Project) -> tuple[Definitions, dict[str, tuple[str, bytes]]]:
-    """Return the project's definitions, and a mapping from each file to its module and content."""
+    """Return the project's definitions, and file -> (module, content)."""
     trees = CheckoutTrees(project.checkout)
     definitions = Definitions(trees, project.target.roots)
     files = dict(sorted(definitions.sources("")))
@@ -249,7 +246,6 @@ def _try(
 
 
 def _with_result(proposal: Proposal, result: Result) -> Proposal:
-    """Add to a proposal the settings with which the oracle agrees, and questions about the results of the laws."""
     questions = list(proposal.questions)
     for name, value in result.settings.items():
         questions = [each for each in questions if f"no parameter for {name};" not in each]
@@ -271,8 +267,7 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
     return replace(proposal, fixed={**proposal.fixed, **result.settings}, questions=tuple(questions))
 
 
-def _least_version(requirement: str) -> str:
-    """Return the first version in a requirement, which its stub module reports; ``0.0.0`` if there is none."""
+def _first_version(requirement: str) -> str:
     match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
     return match.group() if match else "0.0.0"
 

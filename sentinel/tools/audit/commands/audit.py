@@ -1,4 +1,4 @@
-"""``sentinel audit``: list the known bugs in a copy of a framework, and those that a configuration triggers."""
+"""Implement ``sentinel audit``, which lists the known bugs that a configuration triggers in a copy of a framework."""
 
 from __future__ import annotations
 
@@ -124,8 +124,6 @@ def _audit(arguments: argparse.Namespace) -> int:
             return _open(arguments, target, opener(settings, notify))
 
     def find_program(name: str) -> Path | None:
-        """Return the Python file of a launch command's program or module; None if it is not found, or belongs to the
-        framework's packages."""
         checkout, _ = opened()
         top = checkout.source if arguments.repo and checkout.source else checkout.path
         found = (
@@ -158,7 +156,12 @@ def _audit(arguments: argparse.Namespace) -> int:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
     found = complaints(run, given, copy)
-    unread = (*_not_used(run, launch, reaches.values()), *run.unread, *found.doubtful, *_references(run, launch))
+    unread = (
+        *_list_unused_trainers(run, launch, reaches.values()),
+        *run.unread,
+        *found.doubtful,
+        *_list_references(run, launch),
+    )
     result = Result(name, recipes, decisions, reaches, run, (*changes, *found.rejected), unread)
     must = bool(result.bugs or safe)
     if training is not None and (not training.configuration or (must and not _examined(training, recipes))):
@@ -173,12 +176,12 @@ def _audit(arguments: argparse.Namespace) -> int:
         echo_json(_plain(result))
     else:
         _print(result)
-    return _status(result)
+    return _exit_status(result)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of an audit.
+    """The result of an audit of one copy of a framework.
 
     :ivar copy: the name of the audited copy.
     :ivar recipes: all recipes of the target.
@@ -198,14 +201,14 @@ class Result:
 
     @cached_property
     def present(self) -> list[Bug]:
-        """The bugs in the copy, with the most severe ones first."""
+        """Return the bugs in the copy, with the most severe ones first."""
         there = [item for item in self.decisions if item.verdict.name == "reproduced"]
         bugs = [Bug(item, self.reaches.get(item.recipe.bug_id)) for item in there]
         return sorted(bugs, key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
 
     @cached_property
     def bugs(self) -> list[Bug]:
-        """The bugs in the copy that code of the framework can trigger."""
+        """Return the bugs in the copy that code of the framework can trigger."""
         return [bug for bug in self.present if not _is_hardening(bug.decision.recipe)]
 
     @cached_property
@@ -215,12 +218,11 @@ class Result:
 
     @cached_property
     def absent(self) -> set[str]:
-        """The ids of bugs whose code this version does not have."""
+        """Return the ids of bugs whose code this version does not have."""
         return {item.recipe.bug_id for item in self.decisions if _is_absent(item.verdict)}
 
 
-def _status(result: Result) -> int:
-    """Return the exit status. Print the bugs that depend on settings that were not read."""
+def _exit_status(result: Result) -> int:
     bugs = result.bugs
     if open_bugs := [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]:
         settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
@@ -233,8 +235,7 @@ def _status(result: Result) -> int:
     return 1 if any(bug.reached for bug in bugs) or (result.run.training is None and bugs) else 0
 
 
-def _not_used(run: Run, launch: Launch, reaches: Iterable[Reach]) -> list[str]:
-    """Return a line that lists trainers which have known bugs but are not used by the run; empty if there are none."""
+def _list_unused_trainers(run: Run, launch: Launch, reaches: Iterable[Reach]) -> list[str]:
     unused = sorted({each.unused for each in reaches if each.unused})
     used_by = "used by this script"
     if launch.program is None and run.training is not None:
@@ -242,8 +243,7 @@ def _not_used(run: Run, launch: Launch, reaches: Iterable[Reach]) -> list[str]:
     return [f"not {used_by}: {some(unused)}"] if unused else []
 
 
-def _references(run: Run, launch: Launch) -> list[str]:
-    """Return a line that lists the run's reward functions, environments and data; empty if there are none."""
+def _list_references(run: Run, launch: Launch) -> list[str]:
     training = run.training
     named = (
         []
@@ -259,9 +259,8 @@ def _references(run: Run, launch: Launch) -> list[str]:
 
 
 def _modules(name: str, script: Path | None, top: Path) -> Iterator[Path]:
-    """Yield the paths that a launch script's module may have: in the current folder, in the script's folder or a folder
-    above it, or in the copy of the framework.
-    """
+    """Yield where a launch script's module may be: in the current folder, in or above the script's folder, or in the
+    copy."""
     path = f"{name.replace('.', '/')}.py"
     above = script.absolute().parents if script else ()
     yield from (folder / path for folder in (Path(), *above, top) if "\0" not in name)
@@ -272,7 +271,7 @@ _MOST_CAUSES, _LONGEST = 10, 80
 
 
 def _examined(run: Training, recipes: Sequence[Recipe]) -> bool:
-    """Return True if at least one setting was compared with the options of this version or with a bug's conditions."""
+    """Return True if some setting was compared with the version's options or with a bug's conditions."""
     if run.options is not None and any(name in run.options for name in run.configuration):
         return True
     named = {name for recipe in recipes for entry in recipe.affects for name in entry.when}
@@ -299,14 +298,13 @@ _GONE = re.compile(r"this version has no [\w.]+( \(|;|$)")
 
 
 def _is_absent(verdict: Verdict) -> bool:
-    """Return True if the verdict is that the version does not have the buggy code."""
+    """Return True if a verdict states that the version does not have the buggy code."""
     gone = verdict.kind == "drift" and _GONE.match(verdict.reason)
     return verdict.name not in _DECIDED and (verdict.kind == "not-in-this-version" or bool(gone))
 
 
 def _undecided(every: Sequence[Decision]) -> list[str]:
-    """Return lines about the known bugs without a conclusive verdict: first those whose code is absent, then the others
-    by cause."""
+    """Return lines about bugs without a conclusive verdict: those whose code is absent, then the others by cause."""
     groups: dict[str, list[Decision]] = {}
     absent = [item for item in every if _is_absent(item.verdict)]
     decisions = [item for item in every if not _is_absent(item.verdict)]
@@ -337,7 +335,7 @@ def _undecided(every: Sequence[Decision]) -> list[str]:
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug in the copy of the framework. ``reach`` is None if there are no settings that may trigger it."""
+    """A known bug in the copy of the framework. ``reach`` is None if the user gives no settings."""
 
     decision: Decision
     reach: Reach | None
@@ -356,8 +354,10 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """Return ``hits`` if the settings trigger the bug, ``does not`` if they do not, and ``only if`` if that depends
-        on further conditions or on settings that were not read."""
+        """Return ``hits`` if the settings trigger the bug, and ``does not`` if they do not.
+
+        Return ``only if`` if that depends on further conditions or on settings that were not read.
+        """
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
@@ -372,7 +372,7 @@ def _decide(
     target: Target,
     reuse: bool,
 ) -> tuple[list[Decision], list[str]]:
-    """Return the verdicts of recipes on a copy of the framework, and lines about the copy's changes of signal code.
+    """Return the verdicts of recipes on a copy of the framework, and lines about changed signal code.
 
     :param reuse: whether to use the stored verdicts of a release or commit, which have no observations.
     """
@@ -382,7 +382,7 @@ def _decide(
         return checkout if other == ref else opener(settings)(of, other, pull)  # pins, to find where a function moved
 
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
-        changes = _changes(target, ref, checkout, opener(settings, notify))
+        changes = _describe_changed_signal_code(target, ref, checkout, opener(settings, notify))
         stored, with_packages = None, ref
         fixed = {"pypi": checkout.version, "git": checkout.commit}.get(ref.kind)  # a revision that cannot change
         if fixed and reuse:
@@ -413,8 +413,7 @@ def _decide(
 
 
 def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) -> tuple[Checkout, Ref]:
-    """Open the copy that the user names. If the user names none, open the installed copy; if none is installed, open
-    the newest release or main."""
+    """Open the copy that the user names, or else the installed copy, or else the newest release or main."""
     ref = Ref.parse(arguments.ref or "installed")
     if arguments.repo:
         ref = Ref("path", str(arguments.repo.expanduser().absolute()))
@@ -430,8 +429,7 @@ def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) ->
             raise _not_opened(f"{error.reason}; {other.reason}") from None
 
 
-def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) -> list[str]:
-    """Return a line if the signal code of a working tree differs, or may differ, from upstream's; otherwise none."""
+def _describe_changed_signal_code(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) -> list[str]:
     if ref.kind != "path":
         return []
     try:
@@ -484,7 +482,6 @@ def _print(result: Result) -> None:
 
 
 def _list_bugs(result: Result) -> None:
-    """Print the bugs of a copy: a line of counts, then a table."""
     bugs = result.bugs
     count = len({root(bug.document) for bug in bugs})
     echo(f"{roots(map(_counted, bugs))} {'is' if count == 1 else 'are'} in {result.copy}.")
@@ -497,7 +494,6 @@ def _list_bugs(result: Result) -> None:
 
 
 def _list_reached(result: Result, run: Training) -> None:
-    """Print the known bugs that a run's settings trigger: a line of counts, then each bug."""
     name, bugs = result.copy, result.bugs
     recipes = [recipe for recipe in result.recipes if not _is_hardening(recipe)]
     worst = {root(recipe.document): "does not" for recipe in recipes}  # the worst answer of all recipes for a bug
@@ -533,7 +529,7 @@ def _counted(bug: Bug) -> dict[str, str]:
 
 
 def _print_bug(bug: Bug, run: Training, others: Sequence[str]) -> None:
-    """Print a bug, and the ids of other recipes for the same bug with the same answer."""
+    """Print a bug. ``others`` are the ids of recipes for the same bug with the same answer."""
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
     echo(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
@@ -557,8 +553,7 @@ def _print_bug(bug: Bug, run: Training, others: Sequence[str]) -> None:
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
-    """Return the settings that avoid a bug if one of the trainers has all of them and accepts their values; otherwise
-    an empty mapping."""
+    """Return the settings that avoid a bug. Return none unless one trainer has all of them and accepts their values."""
 
     def takes(trainer: Options, name: str, value: str) -> bool:
         option = trainer.options.get(name)

@@ -1,4 +1,4 @@
-"""``sentinel compare``: check whether functions of several frameworks return the same numbers."""
+"""Implement ``sentinel compare``, which checks whether functions of several frameworks return the same numbers."""
 
 from __future__ import annotations
 
@@ -118,20 +118,19 @@ def _describe(compared: Compared, reference: str) -> Iterator[str]:
         }
         yield from (f"    {line}" for line in scenario_lines({"scenario": plain}))
         for key, (one, other) in each.settings.items():
-            yield f"    {key}: {_brief(one)} for {reference}, {_brief(other)} for {compared.name}"
+            yield f"    {key}: {_format_numbers(one)} for {reference}, {_format_numbers(other)} for {compared.name}"
         for name, answer, defined in zip((reference, compared.name), each.answers, each.defined):
-            by_definition = "" if defined is None else f"; the definition: {_brief(defined)}"
-            yield f"  {each.key} of {name}: {_brief(answer)}{by_definition}"
+            by_definition = "" if defined is None else f"; the definition: {_format_numbers(defined)}"
+            yield f"  {each.key} of {name}: {_format_numbers(answer)}{by_definition}"
     if compared.bugs:
         yield f"  known bugs of {compared.name}: {', '.join(compared.bugs)}"
 
 
-def _brief(value: Any) -> str:
-    """Format numbers with four digits."""
+def _format_numbers(value: Any) -> str:
     if isinstance(value, Tensor):
-        return _brief(value.nested())
+        return _format_numbers(value.nested())
     if isinstance(value, list):
-        return f"[{', '.join(map(_brief, value))}]"
+        return f"[{', '.join(map(_format_numbers, value))}]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""``sentinel pulls``: show what each open pull request of a target changes in the numbers."""
+"""Implement ``sentinel pulls``, which shows how each open pull request of a target changes numeric results."""
 
 from __future__ import annotations
 

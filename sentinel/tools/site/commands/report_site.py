@@ -1,4 +1,4 @@
-"""``sentinel report site``: write evidence, coverage and histories as a static website."""
+"""Implement ``sentinel report site``, which writes evidence, coverage and histories as a static website."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sentinel sweep``: run each recipe at every commit, tag or release of a target."""
+"""Implement ``sentinel sweep``, which runs recipes at every commit, tag or release of a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sentinel contribute``: prepare a pull request for a bug: a patch with the fix, a page, evidence, a runner."""
+"""Implement ``sentinel contribute``, which prepares a pull request for a bug: patch, page, evidence and runner."""
 
 from __future__ import annotations
 
@@ -116,7 +116,6 @@ def _contribute(arguments: argparse.Namespace) -> int:
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    """Write the pages in a folder again, from the evidence in it and the texts of the current recipes and fixes."""
     catalog, _ = catalog_and_settings(arguments)
     store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [
@@ -149,7 +148,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
 
 
 class _Maker:
-    """Creates the contributions of several bugs, with one worker for each target."""
+    """Creates the contributions of several bugs, with one worker process per target."""
 
     def __init__(
         self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Callable[[str], None]
@@ -168,7 +167,7 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """Return the contribution for a bug for which Sentinel has no fix.
+        """Create the contribution for a bug for which Sentinel has no fix.
 
         :param base: the revision with the bug; None for the recipe's pin.
         :param head: the revision without the bug; None for the recipe's pin.

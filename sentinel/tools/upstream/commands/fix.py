@@ -1,4 +1,4 @@
-"""``sentinel fix``: print or test the patch for a bug."""
+"""Implement ``sentinel fix``, which prints or tests the patch for a bug."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def tests_options(parser: argparse.ArgumentParser) -> None:
 
 
 def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
-    """Return the fixes of all bugs whose ids match these patterns. A fix of several bugs is returned only once.
+    """Return the fixes of all bugs whose ids match these patterns, each only once.
 
     :raises NothingExamined: if no bug that matches a pattern has a fix.
     """

@@ -1,4 +1,4 @@
-"""``sentinel report citations``: resolve every pull request and hash that recipes, fixes and pages cite."""
+"""Implement ``sentinel report citations``: resolve all pull requests and hashes that recipes, fixes and pages cite."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _citations(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings(arguments)
     store = MirrorStore()
     if unknown := {*(arguments.target or ())} - catalog.targets.keys():
-        raise SentinelError(f"no adapter for target {', '.join(sorted(unknown))}")
+        raise SentinelError(f"no adapter for target {', '.join(sorted(unknown))}; `sentinel list` shows the targets")
     numbers = {
         name: Numbers(store.path(name), target.branch) for name, target in catalog.targets.items() if store.get(name)
     }

@@ -1,4 +1,4 @@
-"""``sentinel report duplicates``: find out whether a bug is already known or fixed."""
+"""Implement ``sentinel report duplicates``, which finds out whether a bug is already known or fixed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sentinel report findings``: record the state of each bug, from found to released."""
+"""Implement ``sentinel report findings``, which records the state of each bug, from found to released."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _findings(arguments: argparse.Namespace) -> int:
     for name, group in groupby(recipes, lambda recipe: recipe.target):
         target = catalog.targets[name]
         findings = life.load(arguments.to, name)
-        histories = _histories(name, target.branch, sources)
+        histories = _histories_by_bug(name, target.branch, sources)
         for recipe in group:
             before = findings.get(recipe.bug_id)
             documents = evidence[recipe.bug_id]
@@ -86,7 +86,7 @@ def _findings(arguments: argparse.Namespace) -> int:
                 because = finding.steps[-1].because
                 moved.append((recipe.bug_id, before.state if before else "", finding.state, because))
         life.save(arguments.to, name, findings.values())
-    results = _results(arguments.to / RESULTS, {entry.recipe.bug_id for entry in entries})
+    results = _read_published_results(arguments.to / RESULTS, {entry.recipe.bug_id for entry in entries})
     write_below(arguments.to, "BUG_FINDINGS.md", page(entries, results), "name another folder with --to")
     if arguments.state:
         known = EDITION.match(arguments.state.read_text(encoding="utf-8")) if arguments.state.is_file() else None
@@ -105,8 +105,7 @@ def _findings(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _results(file: Path, known: set[str]) -> list[Mapping[str, Any]]:
-    """Read the list of bugs that could change published training results; empty if the file does not exist."""
+def _read_published_results(file: Path, known: set[str]) -> list[Mapping[str, Any]]:
     if not file.is_file():
         return []
     try:
@@ -122,8 +121,7 @@ def _results(file: Path, known: set[str]) -> list[Mapping[str, Any]]:
     return results
 
 
-def _histories(target: str, branch: str, folders: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return the full histories of a target's default branch, by bug. A later folder overrides an earlier one."""
+def _histories_by_bug(target: str, branch: str, folders: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
     return {
         history["bug_id"]: history
         for folder in folders

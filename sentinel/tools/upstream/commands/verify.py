@@ -1,4 +1,4 @@
-"""``sentinel verify``: run the recipe of recorded evidence again on upstream's code, and compare the results."""
+"""Implement ``sentinel verify``, which runs the recipe of recorded evidence again and compares the results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of verifying one document.
+    """The result of verifying one evidence document.
 
     :ivar outcome: ``same``, ``different``, ``could not`` (be verified), or ``undecided``: the recorded and the new run
         failed alike, for a reason of the machine such as a timeout.
@@ -102,7 +102,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, dict[str, Any] | str]]:
-    """Yield (file, document) for each evidence document; the error message takes the place of an invalid document.
+    """Yield (file, document) for each evidence document. If it is invalid, yield (file, error message).
 
     :param paths: files and folders. All evidence in a folder is read.
     :raises NothingExamined: if no evidence is found.
@@ -121,7 +121,7 @@ def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, 
 
 
 def _in_folder(folder: Path, recipes: Recipes) -> list[tuple[Path, dict[str, Any] | None]]:
-    """Return (file, document) for each line of a baseline folder.
+    """Return (file, document) for each evidence document in a folder.
 
     For any other folder, return its JSON files except ``run.json``; they are not read yet, so the document is None.
     """
@@ -131,7 +131,7 @@ def _in_folder(folder: Path, recipes: Recipes) -> list[tuple[Path, dict[str, Any
 
 
 def _load(file: Path) -> Iterator[dict[str, Any] | str]:
-    """Yield the evidence documents in a file; a contribution has several. If the file is invalid, yield the error."""
+    """Yield the evidence documents in a file; a contribution has several. If it is invalid, yield the error."""
     try:
         made = load_contribution(file)
         if made is None:
@@ -149,7 +149,7 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
 
 
 class _Verifier:
-    """Verifies one document after another with one worker."""
+    """Verifies evidence documents one after another, with one worker."""
 
     def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], notify: Callable[[str], None]) -> None:
         self._repo, self._notify = arguments.repo, notify
@@ -167,7 +167,8 @@ class _Verifier:
             self._runner.close()
 
     def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
-        """Verify one document. An error of the document or of this machine becomes the outcome ``could not``."""
+        """Verify one evidence document. The outcome is ``could not`` if the document is invalid or this machine cannot
+        run it."""
         if isinstance(recorded, str):
             return Outcome.could_not(file, "", recorded)
         name, origin = recorded["bug_id"] or recorded["law"] or "a law", ""
@@ -205,7 +206,7 @@ class _Verifier:
         return compared(recorded, decision)
 
     def _patched(self, recorded: dict[str, Any]) -> Ref | None:
-        """Return the ref of the code with Sentinel's fix if the evidence is of that code; otherwise None.
+        """Return the ref of the fixed code if the evidence is of code with Sentinel's fix; otherwise None.
 
         :raises SentinelError: if no fix in the catalog has the recorded digest.
         """
@@ -221,7 +222,7 @@ class _Verifier:
 
     @cached_property
     def _runner(self) -> Runner:
-        """The runner, which uses the user's settings. The settings that the evidence records are only compared."""
+        """Return the runner, which has the user's settings. Settings in the evidence are only compared with them."""
         runner = runner_of(self._catalog, self._settings, self._notify, self._store, self._opened)
         # All targets are given at the start, so that the worker preloads the same packages as in the recorded run.
         runner.start(self._targets)
@@ -229,7 +230,7 @@ class _Verifier:
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
-    """Return a ref for exactly the code that the evidence is about.
+    """Return a ref for exactly the code that the evidence describes.
 
     For evidence of a branch or a clean working tree, this is the recorded commit; for ``pypi:latest``, the recorded
     version.
@@ -257,13 +258,13 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
 
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, bool]:
-    """Find the recipe of the evidence, first in the catalog and then inside the evidence.
+    """Return the recipe of the evidence, from the catalog or else from the evidence itself.
 
     :returns: the recipe; a description of where it was found; and whether the catalog has a recipe of this bug that
         differs from it in a part that affects the verdict.
     """
     if recorded["target"] not in catalog.targets:
-        raise SentinelError(f"no adapter for target {recorded['target']!r}")
+        raise SentinelError(f"no adapter for target {recorded['target']!r}; `sentinel list` shows the targets")
     digest = recorded["recipe"]["digest"]
     if not recorded["bug_id"]:
         return _scenario_of_a_law(recorded, catalog), "the scenario inside the evidence", False
@@ -279,14 +280,14 @@ def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, 
 
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    """Return a recipe with the scenario that a search drew. It has no expected values, so the law gives the verdict."""
+    """Return a recipe with the scenario that a search drew. Its law decides the verdict."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
         raise SentinelError(f"the evidence is of the law {recorded['law']!r}, which does not exist here")
     if "declared dialect" in recorded["reason"]:
         raise SentinelError(
-            "the law holds except for a declared dialect, which only a whole search can show, not the single scenario "
-            "in the evidence; search again with `pytest --sentinel-laws`"
+            "the evidence is of a law that holds except for a declared dialect, which one scenario cannot show; search "
+            "again with `pytest --sentinel-laws`"
         )
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
         raise SentinelError(
@@ -319,7 +320,7 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
 
 
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
-    """Compare recorded evidence with a new decision.
+    """Compare recorded evidence with the decision of a new run.
 
     In addition to :func:`~sentinel.reports.baseline.verify_report`, check that the other recorded fields follow from
     the recipe and the observation.

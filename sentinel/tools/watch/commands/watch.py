@@ -1,4 +1,4 @@
-"""``sentinel watch``: check laws in a training run."""
+"""Implement ``sentinel watch``, which checks laws in a training run."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _watch(arguments: argparse.Namespace) -> int:
 
 
 def _wait_for_checkers(number: str) -> bool:
-    """Wait until the checkers of this run have ended. Return True if one was killed or did not end in time."""
+    """Wait until the checkers of this run end. Return True if one was killed or did not end in time."""
     until = time.monotonic() + meeting.LONG_PATIENCE
     while left := meeting.sockets(number):
         if time.monotonic() > until or not any(map(meeting.is_alive, left)):
@@ -177,16 +177,15 @@ def _why(ends: Sequence[Mapping[str, Any]], died: bool, target: str) -> str:
 
 
 def _written(events: Path, begin: int) -> list[dict[str, Any]]:
-    """Return the events that checkers have written since this command began. An incomplete last line is left out."""
+    """Return the events that were written after position ``begin``, without an incomplete last line."""
     if not events.exists():
         return []
     with events.open(encoding="utf-8", errors="replace") as file:
         file.seek(begin if events.stat().st_size >= begin else 0)  # a large file is rotated
-        return [event for line in file if line.endswith("\n") and (event := _event(line))]
+        return [event for line in file if line.endswith("\n") and (event := _parse_event(line))]
 
 
-def _event(line: str) -> dict[str, Any]:
-    """Parse a line of an events file; return an empty mapping if the line was not written by a checker."""
+def _parse_event(line: str) -> dict[str, Any]:
     with contextlib.suppress(ValueError, RecursionError):
         event = json.loads(line)
         if isinstance(event, dict) and isinstance(event.get("event"), str):
@@ -195,8 +194,8 @@ def _event(line: str) -> dict[str, Any]:
 
 
 def _described(event: Mapping[str, Any]) -> str:
-    """Describe a violation of a law in one line: function, law, key and detail. For a violation of an invariant, which
-    has no function and no key, name the step instead."""
+    """Describe a violation in one line: function, law, key and detail. For an invariant, which has no function, name
+    the step."""
     where = f"{event['boundary']}: " if event["boundary"] else ""
     what = f", {event['key']}" if event["key"] else f", step {event['step']}"
     return f"{where}{event['law']}{what}: {event['detail']}"
