@@ -44,7 +44,8 @@ VALUE = "it cannot be observed whether a value outside of functions is used"
 HIDDEN = "it may hide a field of a base class"
 ORDER = "the order of its parameters has changed, and callers may pass them by position"
 MACHINE = "it depends on the machine, the process or the time"
-PARTS = (PART, DEFAULT, VALUE, HIDDEN, ORDER, MACHINE)
+MOVED = "it moved past lines that did not run"
+PARTS = (PART, DEFAULT, VALUE, HIDDEN, ORDER, MACHINE, MOVED)
 
 #: Reason why a line that ran is not examined.
 NO_EFFECT = "it ran, but no compared result depends on it"
@@ -182,6 +183,8 @@ class Patch:
         self._changes = _without_moved(changes)
         self._bound = frozenset(bound)
         self._changed = {place: changed_statements(*both) for place, both in self._changes.items()}
+        #: place -> an added statement -> the unchanged statements that it passed
+        self._passed = {place: passed_statements(*both) for place, both in self._changes.items()}
         self._ran: dict[tuple[str, Place], set[int]] = defaultdict(set)
         #: the bytecode instructions that ran, as spans
         self._instructions: dict[tuple[str, Place], set[Span]] = defaultdict(set)
@@ -378,6 +381,8 @@ class Patch:
         if unit is None or (unit.kind != "function" and other is None):
             hides = unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
             return HIDDEN if hides else ""
+        if self._passed_idle(side, place, number):
+            return MOVED
         if unit.kind in _DEFAULTS:
             return VALUE
         other = other or self._counterparts.get(place)
@@ -393,9 +398,14 @@ class Patch:
                     return PART
         return ""
 
+    def _passed_idle(self, side: str, place: Place, number: int) -> list[int]:
+        """Return the statements that a moved statement passed and that did not run."""
+        passed = self._passed[place].get(number, ()) if side == AFTER else ()
+        return [each for each in passed if each not in self._ran.get((side, place), ())]
+
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
         """Return the changed lines that were not examined: in the definitions at ``places``, or in all. Adjacent lines
-        are joined."""
+        are joined. If a changed line moved past lines that did not run, these are listed instead of it."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 
@@ -413,7 +423,9 @@ class Patch:
             return  # the head's lines, which replace these, are listed instead
         every = statements(unit)
         runs: list[list[int]] = []
-        for number in self.list_not_run(side, place):
+        passed = {number: self._passed_idle(side, place, number) for number in self.list_not_run(side, place)}
+        own = {number for number in passed if number not in ran or not passed[number]}
+        for number in sorted(own.union(*passed.values())):
             if runs and number == runs[-1][-1] + 1 and {number, runs[-1][-1]}.isdisjoint(ran):
                 runs[-1].append(number)
             else:
@@ -421,6 +433,7 @@ class Patch:
         for run in runs:
             lines = unit.span[0] + every[run[0]].lines[0], unit.span[0] + max(every[each].lines[1] for each in run)
             guard = self._guard(side, place, every, run[0])
+            guard += "" if run[0] in own else ", and a changed line moved past it"
             yield Unexamined(*place, lines, side, guard, called, place in self._bound)
 
 
@@ -499,6 +512,60 @@ def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[
 def _changed_blocks(before: Sequence[Statement], after: Sequence[Statement]) -> Iterator[tuple[int, int, int, int]]:
     matcher = SequenceMatcher(None, [each.key for each in before], [each.key for each in after], autojunk=False)
     yield from (places for tag, *places in matcher.get_opcodes() if tag != "equal")  # type: ignore[misc]
+
+
+def passed_statements(one: Unit | None, other: Unit | None) -> dict[int, tuple[int, ...]]:
+    """Return the added statements that moved, each with the unchanged statements that it passed.
+
+    A statement moved if it assigns a variable, and if a statement that assigned the same variable was deleted elsewhere
+    in the function. The statements that it passed are those in between that use this variable, or assign one that it
+    uses. Equal numbers prove nothing about the new order unless these run.
+    """
+    if one is None or other is None:
+        return {}
+    before, after = statements(one), statements(other)
+    blocks = list(_changed_blocks(before, after))
+    lost = [_assigned(before[start:end]) - _assigned(after[begin:stop]) for start, end, begin, stop in blocks]
+    passed: dict[int, tuple[int, ...]] = {}
+    for place, (start, end, begin, stop) in enumerate(blocks):
+        new = _assigned(after[begin:stop]) - _assigned(before[start:end])
+        for elsewhere, (_, _, first, last) in enumerate(blocks):
+            between = range(stop, first) if place < elsewhere else range(last, begin)
+            unchanged = [each for each in between if not any(low <= each < high for *_, low, high in blocks)]
+            for number in range(begin, stop) if new & lost[elsewhere] else ():
+                moved = new & lost[elsewhere] & _assigned(after[number : number + 1])
+                needs = _variables(after[number])
+                users = (
+                    each
+                    for each in unchanged
+                    if moved & _variables(after[each]) or needs & _assigned(after[each : each + 1])
+                )
+                passed[number] = (*passed.get(number, ()), *users)
+    return passed
+
+
+def _assigned(every: Iterable[Statement]) -> set[str]:
+    """Return the variables that statements assign, also by item, attribute or in-place method: ``x`` or ``self.x``."""
+    found = set[str]()
+    for node in (each for statement in every for each in _own_expressions(statement.node)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
+            found.add(_variable(node.func.value))
+        elif isinstance(getattr(node, "ctx", None), ast.Store):
+            found.add(_variable(node))
+    return found - {""}
+
+
+def _variables(statement: Statement) -> set[str]:
+    return {_variable(node) for node in _own_expressions(statement.node)} - {""}
+
+
+def _variable(node: ast.AST) -> str:
+    """Return the variable of which an expression is an item or attribute; empty for any other expression."""
+    while isinstance(node, (ast.Subscript, ast.Attribute)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            return f"self.{node.attr}"
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def pair_statements(one: Unit, other: Unit) -> Iterator[tuple[int | None, int | None]]:

@@ -1,7 +1,9 @@
 """Patch coverage: which changed statements ran."""
 
+import pytest
+
 from sentinel.comparing.observations import AFTER, BEFORE
-from sentinel.comparing.patch import PART, Patch, coverage, merge
+from sentinel.comparing.patch import MOVED, PART, Patch, coverage, merge
 from sentinel.comparing.units import parse
 
 PLACE = ("toy/losses.py", "loss")
@@ -86,3 +88,39 @@ def test_an_annotation_of_a_local_variable_is_no_change():
     code = "def loss(x):\n    y{} = x\n    return y\n"
     one, other = (parse(code.format(hint).encode()).units["loss"] for hint in ("", ": int"))
     assert one.like(other)
+
+
+def test_a_statement_that_moved_past_lines_that_did_not_run_is_not_examined():
+    """Both orders give the same numbers until the order of the rows is restored (verl #1440)."""
+    scale, restore = "    x = x * mask\n", "    if order:\n        rows = sorted(order)\n        x = x[rows]\n"
+    lines = "def loss(x, mask, order):\n", "    return x\n"
+    changes = patch(lines[0] + scale + restore + lines[1], lines[0] + restore + scale + lines[1])
+    for side, ran in ((BEFORE, (2, 3, 6)), (AFTER, (2, 5, 6))):
+        changes.note(side, changes.units(side), [(PLACE[0], line) for line in ran])
+    (item,) = changes.find_unexamined()
+    assert (item.lines, item.guard) == ((4, 4), "order, and a changed line moved past it")
+    assert [(line[2], line[3], line[-2], line[-1]) for line in changes.lines()] == [
+        (BEFORE, 2, "", True),
+        (AFTER, 5, MOVED, False),
+    ]
+    changes.note(AFTER, changes.units(AFTER), [(PLACE[0], 3), (PLACE[0], 4)])
+    assert not changes.find_unexamined()
+
+
+_BRANCH = "    if a:\n        x = x + 1\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "moved"),
+    [
+        (f"    y = x\n{_BRANCH}", f"{_BRANCH}    y = x\n", True),  # it uses what they assign
+        (f"    x.mul_(2)\n{_BRANCH}", f"{_BRANCH}    x.mul_(2)\n", True),
+        (f"    z = 1\n{_BRANCH}", f"{_BRANCH}    z = 1\n", False),
+        (f"    x = x * 2\n{_BRANCH}    x = x * 3\n", f"    x = 2 * x\n{_BRANCH}    x = 3 * x\n", False),
+    ],
+)
+def test_a_moved_statement_passes_lines_that_share_its_variables(before, after, moved):
+    changes = patch(f"def loss(x, a):\n{before}    return x\n", f"def loss(x, a):\n{after}    return x\n")
+    last = after.count("\n") + 1
+    changes.note(AFTER, changes.units(AFTER), [(PLACE[0], line) for line in (2, last)])
+    assert any(line[-2] == MOVED for line in changes.lines()) == moved
