@@ -170,7 +170,8 @@ def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes:
     weighted = inputs["importance_weights"] is not None
     if weighted and not hasattr(args, "vllm_importance_sampling_correction"):
         raise UnknownInputError(
-            "this version has no importance weights (vllm_importance_sampling_correction)", "importance_weights"
+            "this version has no option vllm_importance_sampling_correction; the scenario has importance weights",
+            "importance_weights",
         )
     return _trainer(
         boundary,
@@ -296,7 +297,7 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's off-policy mask, and PPO's loss per token to which this mask is not applied."""
+    """Return TRL's off-policy mask, and PPO's loss of each token without this mask."""
     advantages, mask, ratio = inputs["advantages"][:, :1], inputs["response_mask"], torch.exp(-inputs["ppo_kl"])
     if not torch.equal(advantages.expand(mask.shape), inputs["advantages"]):
         raise AbsentError(
@@ -480,7 +481,7 @@ def _log_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _join_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the log-probs, reference log-probs and masks of all chosen responses, followed by all rejected ones."""
+    """Concatenate the chosen and the rejected rows of the log-probs, the reference log-probs and the masks."""
     return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
@@ -553,7 +554,7 @@ def _collate_pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_metric(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value that a trainer logs for a metric with the scenario's values."""
+    """Return the mean that a trainer logs for a metric, given the metric's values."""
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
@@ -646,7 +647,7 @@ MODELS = (
 
 
 def _prepare_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a chat that TRL's SFT trainer prepares."""
+    """Prepare a chat with TRL's SFT trainer, and return its token ids and loss mask."""
     tokenizer, messages = chat(inputs)
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
@@ -665,7 +666,7 @@ def _prepare_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepare_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a prompt and its chosen answer that TRL's DPO collator makes."""
+    """Collate a preference pair for DPO, and return the token ids and loss mask of the prompt and the chosen answer."""
     tokenizer, messages = chat(inputs)
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
@@ -687,7 +688,7 @@ def _prepare_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collate_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a chat that a collator for distillation makes."""
+    """Collate a chat with a collator for distillation, and return its token ids and loss mask."""
     tokenizer, messages = chat(inputs)
     tokenizer.backend_tokenizer = kit.stand_in(pre_tokenizer=None, decoder=None)
     known = {"tokenizer": tokenizer, "max_length": inputs["max_tokens"] or 1000, "max_prompt_length": 1000}
@@ -815,7 +816,7 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _render_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a chat with the template that TRL uses for training in place of a known chat template.
+    """Render a chat with the training template by which TRL replaces a known chat template.
 
     Return the text that is trained on, and whether both templates render the chat to the same text.
     """
@@ -1012,7 +1013,7 @@ def _truncate_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _distil_from_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's distillation loss for a teacher whose log-probs come from a server, for the whole vocabulary."""
+    """Return TRL's distillation loss for a teacher server that returns log-probs of the whole vocabulary."""
     import numpy
 
     logits, mask = inputs["logits"], inputs["response_mask"]

@@ -90,7 +90,7 @@ def _off_policy_mask(micro: Any, advantages: Any, log_probs: Any, old: Any, mask
 
 
 def _high_entropy_mask(micro: Any, entropies: Any, mask: Any) -> Any:
-    """Return a mask of the tokens with the highest entropies, as top_entropy_quantile sets (arXiv:2506.01939)."""
+    """Return a mask of the fraction ``top_entropy_quantile`` of tokens with the highest entropy (arXiv:2506.01939)."""
     _need(micro.world == 1, "top_entropy_quantile depends on the tokens of all ranks, but only one rank is observed")
     own = entropies[mask != 0].float()
     least = torch.quantile(own, 1 - micro.attributes["top_entropy_quantile"]) if len(own) else torch.zeros(())
@@ -173,7 +173,7 @@ def _rloo_loss(micro: Any) -> tuple[Any, Any]:
 
 
 def _rewards(micro: Any, of_batch: bool) -> Any:
-    """Return the rewards, [rows, functions], and the functions' weights. A missing reward is NaN.
+    """Return a [rows, functions] table of rewards, and the functions' weights. A missing reward is NaN.
 
     :param of_batch: True if advantages depend on the rewards of all groups, and thus of all ranks.
     """
@@ -262,7 +262,7 @@ def _grpo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _rloo_references(micro: Any) -> tuple[Any, Any]:
-    """Return the log-probs that policy and reference computed for completions while their batch was built."""
+    """Return the log-probs of a new batch's completions under the policy and under the reference."""
     _need(micro.rewards is not None, "")  # the reference is compared while a batch is produced, not in the loss
     _need(micro.attributes["beta"], "there is no reference (beta is 0)")
     mask = micro.batch["completion_mask"].double()
@@ -330,9 +330,9 @@ def _grpo_batch(micro: Any) -> str:
 
 
 def _generated_epoch(options: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the maximum number of prompts that an epoch leaves out, and how often it loads each remaining prompt.
+    """Return the maximum number of prompts that an epoch skips, and how often it loads each of the remaining prompts.
 
-    An epoch consists of whole generation batches, so it may leave out prompts.
+    An epoch consists of whole generation batches, so it may skip prompts.
     """
     peers = options["num_generations"]
     uses = options["num_iterations"] * options["steps_per_generation"]
@@ -340,7 +340,7 @@ def _generated_epoch(options: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _synchronized(args: Any, step: int) -> float | None:
-    """Return the policy's weight when TRL mixes it into the reference after a step (TR-DPO, arXiv:2404.09656).
+    """Return the weight of the policy when TRL mixes policy and reference after a step (TR-DPO, arXiv:2404.09656).
 
     Return 0 if the reference is not updated after this step, and None if it is never updated.
     """
@@ -442,7 +442,7 @@ def _divergence_slope(ratio: Any, kind: str, alpha: float) -> Any:
 
 
 def _pair_loss(kind: str, micro: Any, policy: Any, reference: Any, tokens: Any) -> Any:
-    """Return the loss of each pair, as the paper defines it that DPOConfig's documentation names for this ``kind``."""
+    """Return each pair's loss for a loss type. DPOConfig's documentation names the paper that defines the loss type."""
     had, log_sigmoid = micro.attributes, torch.nn.functional.logsigmoid
     beta, smooth = had["beta"], had["label_smoothing"]
     chosen, rejected = (policy - reference).chunk(2)
@@ -587,7 +587,7 @@ def _common_prefix_length(one: list[int], other: list[int]) -> int:
 
 
 def _truncate(options: Any, row: list[Any]) -> list[Any]:
-    """Truncate a row to ``max_length`` tokens, at the side that ``truncation_mode`` sets."""
+    """Truncate a row to ``max_length`` tokens, on the side that ``truncation_mode`` sets."""
     most = options.max_length
     return row if most is None else row[-most:] if options.truncation_mode == "keep_end" else row[:most]
 
@@ -602,7 +602,7 @@ def _describe_tokens(number: int, name: str, got: list[int], expected: list[int]
 
 
 def _compare_tokens(trainer: Any, rows: Any, sides: Mapping[str, str]) -> str:
-    """Describe the first prepared row whose tokens are not those of its prompt and answers. Return "" if all are.
+    """Describe the first prepared row whose tokens differ from those of its texts. Return "" if there is none.
 
     A completion begins where the tokens of prompt and answer differ from those of the prompt alone.
 
@@ -765,7 +765,7 @@ def _reward_collated(collator: Any, rows: Any, batch: Any) -> str:
 
 
 def _right_padding(micro: Any) -> str:
-    """Describe the row that attends to the most right padding. Return "" if no row attends to more than one token."""
+    """Describe the row that attends to most padding tokens on its right. Return "" if none attends to more than one."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
     _need(attention is not None, "rows are packed")
