@@ -639,7 +639,7 @@ def _solved(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fill_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Extend a batch to a multiple of four rows with NeMo-RL, and remove the added rows, which must be masked."""
+    """Extend a batch to a multiple of four rows with NeMo-RL. Check that the new rows are masked, and remove them."""
     fields = inputs["fields"]
     rows = len(fields["number"])
     tokens = torch.arange(3 * rows).reshape(rows, 3)

@@ -525,7 +525,7 @@ def _orpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a preference batch to the columns of TRL's older collators: prompt, chosen and rejected."""
+    """Split a preference batch into the columns of TRL's older collators: prompt, chosen and rejected."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
     rows, start = len(batch["labels"]) // 2, 0 if whole else kit.PROMPT
     prompts = (("input_ids", "prompts"), ("attention_mask", "prompt_attention_mask"))

@@ -227,7 +227,7 @@ class _SlowGame:
 
 
 def parse_answer(ids: Any, prefix: Any = ()) -> dict[str, Any]:
-    """Convert a completion to a message. The first token determines its tool calls."""
+    """Convert a completion to a message whose tool calls depend on the completion's first token."""
     text = make_tokenizer().decode(ids, skip_special_tokens=True)
     calls = [
         {"type": kind, "name": "add", "function": {"name": name, "arguments": {"steps": ids[0] % 4}}}

@@ -926,7 +926,7 @@ def _upper(options: Mapping[str, Any]) -> Any:
     return options["epsilon"] if options["epsilon_high"] is None else options["epsilon_high"]
 
 
-def _generated(name: str, options: Mapping[str, Any]) -> Any:
+def _generation_option(name: str, options: Mapping[str, Any]) -> Any:
     """Return a generation option, or None if ``generation_kwargs`` may override it."""
     return None if options.get("generation_kwargs") else options[name]
 
@@ -940,8 +940,8 @@ _SETTINGS = {
     "epsilon_low": "epsilon",
     "epsilon_high": _upper,
     "reward_weights": "reward_weights",
-    **{f"generation_config.{name}": partial(_generated, name) for name in ("temperature", "top_p", "top_k")},
-    "generation_config.max_new_tokens": partial(_generated, "max_completion_length"),
+    **{f"generation_config.{name}": partial(_generation_option, name) for name in ("temperature", "top_p", "top_k")},
+    "generation_config.max_new_tokens": partial(_generation_option, "max_completion_length"),
     "generation_config.do_sample": lambda options: None if options.get("generation_kwargs") else True,
 }
 #: Values of ``Steps.lacks``: ``_OFFLINE`` for a trainer that learns from the answers of a dataset, and ``_GENERATES``
