@@ -4,8 +4,8 @@ NeMo-RL requires Python 3.13 and packages of the NVIDIA stack. Its losses, estim
 they import the missing packages without using them, and ``typing_extensions`` provides the newer standard-library
 names.
 
-Losses take tensors of whole sequences, whose first token is never predicted, so the adapter adds a column on the left
-of every tensor.
+Losses take tensors of whole sequences. A sequence's first token is never predicted, so the adapter prepends a column
+to every tensor.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MESSAGES_OF, _PROCESSORS = "nemo_rl.data.llm_message_utils", "nemo_rl.data.proc
 # -- lengths and reports -----------------------------------------------------------------------------------------------
 
 
-def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _count_train_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the number of training steps that NeMo-RL's driver passes to Megatron's scheduler."""
     most = 10**6 if inputs["max_steps"] is None else inputs["max_steps"]
     whole = kit.stand_in(
@@ -55,27 +55,26 @@ def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _LENGTHS = (
     Binding(
-        f"{ALGORITHMS}.single_controller_utils.setup._clamp_max_num_steps", "schedule_length", call=_limited,
+        f"{ALGORITHMS}.single_controller_utils.setup._clamp_max_num_steps", "schedule_length", call=_count_train_steps,
         fixed={"samples_per_prompt": 1, "turns": 1, "update_epochs": 1, "warmup_ratio": 0.0, "unit": "steps"},
     ),
 )  # fmt: skip
 
 
-def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return pass@k. NeMo-RL's function returns a sum over prompts, so it is called with one prompt at a time."""
+def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean over prompts of NeMo-RL's pass@k. The function returns a sum, so it gets one prompt at a time."""
     right = inputs["right"]
     shares = [boundary.function(torch.tensor(own, dtype=torch.float32), len(own), inputs["k"]) for own in right]
     return {"pass_at_k": sum(shares) / len(shares)}
 
 
-def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the accuracy that NeMo-RL's validation computes over batches. A stand-in policy reports each batch's
-    mean."""
+def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the accuracy that NeMo-RL's validation computes from the accuracy of each batch."""
     import dataclasses
 
     parts = [[value for value in part if value is not None] for part in inputs["parts"]]
     if not dataclasses.is_dataclass(boundary.module.DPOValMetrics):
-        raise AbsentError("not in this version: validation metrics with attributes")
+        raise AbsentError("this version's DPOValMetrics is not a dataclass")
     names = [field.name for field in dataclasses.fields(boundary.module.DPOValMetrics)]
     metrics = iter({**{name: [0.0] for name in names}, "accuracy": [sum(part) / len(part)]} for part in parts)
     counts = iter(parts)
@@ -89,9 +88,9 @@ def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _REPORTS = (
-    Binding("nemo_rl.evals.eval.eval_pass_k", "pass_at_k", call=_passed, accepts={"of": ("any",)}),
+    Binding("nemo_rl.evals.eval.eval_pass_k", "pass_at_k", call=_pass_at_k, accepts={"of": ("any",)}),
     Binding(
-        f"{ALGORITHMS}.dpo.validate_one_dataset", "mean_of_parts", call=_validated, fixed={"missing": False},
+        f"{ALGORITHMS}.dpo.validate_one_dataset", "mean_of_parts", call=_validate, fixed={"missing": False},
         stand_ins=(StandIn("policy", "returns a batch's metrics; no model runs"),),
     ),
 )  # fmt: skip
@@ -124,14 +123,14 @@ _NUMBERS = (
 # -- advantages --------------------------------------------------------------------------------------------------------
 
 
-def _prompts(group: Sequence[Any]) -> Any:
-    """Make a one-token prompt for each row. All rows of a group have the same prompt."""
+def _make_prompts(group: Sequence[Any]) -> Any:
+    """Make a one-token prompt for each row. The rows of a group have the same prompt."""
     labels = list(dict.fromkeys(group))
     return torch.tensor([[labels.index(label)] for label in group])
 
 
-def _estimator(boundary: Any, **options: Any) -> Any:
-    """Build an advantage estimator with its own constructor. Options that are not given have their defaults."""
+def _make_estimator(boundary: Any, **options: Any) -> Any:
+    """Construct the boundary's advantage estimator. The given options replace the adapter's defaults."""
     kl = kit.stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     usual = {
         "use_leave_one_out_baseline": False,
@@ -145,8 +144,8 @@ def _estimator(boundary: Any, **options: Any) -> Any:
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute group advantages. GDPO adds up several rewards; the adapter sets all but the first to 0."""
-    estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False, minus_baseline=True)
+    """Compute group advantages with NeMo-RL. GDPO sums several rewards per response; all but the first are 0."""
+    estimator = _make_estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False, minus_baseline=True)
     rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
     more: dict[str, Any] = {}
     if "repeated_batch" in boundary.parameters:
@@ -154,36 +153,34 @@ def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         # Until June 2026, the names of rewards had no slash.
         names = boundary.module.get_gdpo_reward_component_keys(named)
         more = {"repeated_batch": {name: named[name] for name in names}}
-    advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask, **more)
+    advantages = boundary.function(estimator, _make_prompts(inputs["group"]), rewards, mask, **more)
     return {"advantages": advantages, "returns": advantages}
 
 
 def _leave_one_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards = inputs["rewards"]
-    estimator = _estimator(boundary, use_leave_one_out_baseline=inputs["leave_one_out"], normalize_rewards=False)
-    advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, torch.ones(len(rewards), 1))
+    estimator = _make_estimator(boundary, use_leave_one_out_baseline=inputs["leave_one_out"], normalize_rewards=False)
+    advantages = boundary.function(estimator, _make_prompts(inputs["group"]), rewards, torch.ones(len(rewards), 1))
     return {"normalised": advantages[:, 0]}
 
 
 def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    group = _prompts(inputs["group"]), inputs["rewards"], torch.ones_like(inputs["rewards"])
+    group = _make_prompts(inputs["group"]), inputs["rewards"], torch.ones_like(inputs["rewards"])
     baseline = boundary.function(*group, leave_one_out_baseline=inputs["leave_one_out"])[0]
     return {"normalised": inputs["rewards"] - baseline}
 
 
-def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantages after NeMo-RL normalised them. All rewards are 0, and the adapter passes the negated
-    advantages as KLs, with a penalty of 1.
-    """
+def _normalise_by_estimator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    # All rewards are 0, and the KL estimate of a token is its negated advantage, with a penalty of 1.
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
         raise AbsentError(
-            "advantages are passed as KL estimates, which are clamped to [-10, 10]; the scenario has a larger one"
+            "advantages are passed as KL estimates, which NeMo-RL clamps to ±10; the scenario has a larger advantage"
         )
-    estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
+    estimator = _make_estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
     nothing = torch.zeros_like(advantages)
     penalty = {"logprobs_policy": -advantages, "logprobs_reference": nothing}
-    normalised = boundary.function(estimator, _prompts(range(len(mask))), nothing[:, 0], mask, **penalty)
+    normalised = boundary.function(estimator, _make_prompts(range(len(mask))), nothing[:, 0], mask, **penalty)
     return {"normalised": normalised}
 
 
@@ -194,7 +191,7 @@ _GAE: Mapping[str, Any] = {
 
 
 def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    estimator = _estimator(boundary, **{**_GAE, "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"]})
+    estimator = _make_estimator(boundary, **{**_GAE, "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"]})
     if "rewards" in boundary.parameters:
         return boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"], inputs["values"])
     return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "values", "response_mask"), estimator)
@@ -205,19 +202,19 @@ def _outcome(inputs: Mapping[str, Any]) -> Any:
 
 
 def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    estimator = _estimator(boundary, normalize_advantages=False)
+    estimator = _make_estimator(boundary, normalize_advantages=False)
     return {"returns": boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"])[0]}
 
 
-def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows that dynamic sampling keeps.
+def _filter(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rows that NeMo-RL's dynamic sampling keeps.
 
-    The batch contains all rows twice. A training step takes as many rows as the filter keeps of the first copy, so the
-    rows of the second copy are surplus.
+    The batch contains each row twice. The step takes as many rows as the filter keeps of the first copy, so the rows
+    of the second copy are surplus.
     """
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
-    std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
+    std = of_prompts(_make_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
     step = {"num_prompts_per_step": int((std != 0).sum()) or rows + 1, "num_generations_per_prompt": 1}
     options = Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
     columns = {"number": torch.arange(rows), "total_reward": rewards}
@@ -229,7 +226,7 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = kit.take_inputs(inputs, "rewards", "response_mask")
-    return {"token_level_rewards": boundary.invoke(names, _estimator(boundary, **_GAE))}
+    return {"token_level_rewards": boundary.invoke(names, _make_estimator(boundary, **_GAE))}
 
 
 _OF_LOSS = StandIn("configurations", "the options of an estimator, readable as attributes and as dictionary keys")
@@ -259,7 +256,7 @@ _ADVANTAGES = (
     ),
     Binding(
         f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage", "advantage_normalisation",
-        call=_whitened, stand_ins=(_OF_LOSS,),
+        call=_normalise_by_estimator, stand_ins=(_OF_LOSS,),
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-08},
         dialects=(
             _BIASED,
@@ -279,7 +276,7 @@ _ADVANTAGES = (
         fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
     ),
     *(
-        Binding(f"{ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_sampled, imports=(_UTILS, BATCHES))
+        Binding(f"{ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_filter, imports=(_UTILS, BATCHES))
         for module in ("grpo", "ppo")
     ),
     Binding(
@@ -291,7 +288,7 @@ _ADVANTAGES = (
 # -- rewards, prompts and masks ----------------------------------------------------------------------------------------
 
 
-def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _penalise_overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     logs = [[{"role": "assistant", "token_ids": torch.zeros(int((row != 0).sum()))}] for row in mask]
     batch = {"total_reward": inputs["rewards"].clone(), "message_log": logs}
@@ -302,12 +299,8 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"rewards": boundary.function(batch, config)["total_reward"]}
 
 
-def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the group number of each rollout. Rollouts with the same prompt are a group.
-
-    Prompts of different groups differ in one token.
-    """
-
+def _number_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the group number of each rollout, according to the prompt that NeMo-RL extracts from it."""
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
     answer = message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
@@ -319,26 +312,28 @@ def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"numbers": torch.tensor([order.index(prompt) for prompt in ids])}
 
 
-def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss mask of an episode whose prompt contains an earlier assistant message.
+def _mask_episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return NeMo-RL's loss mask of an episode whose prompt contains an assistant message.
 
-    The function's mask also covers the environment's text after the last turn. The adapter removes that part.
+    The function's mask also has entries for the environment's text after the last turn, which the adapter removes.
     """
     log = [message("user", [1, 2]), message("assistant", [3]), message("user", [4])]
     for generated, observed in zip(inputs["said"], inputs["heard"]):
         log.append(message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
         log.append(message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
-        raise AbsentError("the length limit cannot be tested, because the engine applies it, not this function")
+        raise AbsentError(
+            "NeMo-RL applies the length limit in the engine, not in this function; the scenario has a limit"
+        )
     boundary.function([log])
     mask = [int(flag) for message in log[:-1] for flag in message["token_loss_mask"]]
     return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}
 
 
-def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a rollout. A stand-in engine generates the scenario's turns, and a stand-in environment replies to each.
+def _run_rollout(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run NeMo-RL's multi-turn rollout with the scenario's turns and replies, and return the loss mask and the reward.
 
-    The batch's first row is another conversation, which has another environment and ends after one turn.
+    The batch's first row is another conversation, with another environment. It ends after one turn.
     """
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
     rewards = iter(inputs["rewards"])
@@ -383,7 +378,7 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight version with which a vLLM engine generates each sample.
+    """Return, for each generated sample, the version of the weights that the engine had loaded.
 
     A colocated engine sleeps between the generations.
     """
@@ -417,7 +412,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return {"versions": engine.versions}
 
 
-def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
+def _flatten(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
     """Flatten a message log into token ids and a loss mask, as NeMo-RL's collators do."""
     data = boundary.imported[_MESSAGES_OF]
     data.add_loss_mask_to_message_log([log], **options)
@@ -425,18 +420,18 @@ def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
     return flat["token_ids"][0], flat["token_loss_mask"][0]
 
 
-def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process a chat with NeMo-RL's data processor, and return the token ids and the loss mask."""
+def _process_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Process a chat with NeMo-RL's data processor, and return its token ids and loss mask."""
     tokenizer, messages = chat(inputs)
     row, task = {"messages": messages, "task_name": "chats"}, kit.stand_in(prompt=None, system_prompt=None)
     prepare = boundary.function if "processor" in boundary.path else boundary.imported[_PROCESSORS].sft_processor
     made = prepare(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
-    ids, mask = _flat(boundary, made["message_log"], only_unmask_final=inputs["trains"] == "last")
+    ids, mask = _flatten(boundary, made["message_log"], only_unmask_final=inputs["trains"] == "last")
     return {"token_ids": ids, "loss_mask": mask}
 
 
-def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process a preference pair with NeMo-RL, and return the token ids and the loss mask of the chosen answer."""
+def _process_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Process a preference pair, and return the token ids and the loss mask of the prompt and the chosen answer."""
     tokenizer, messages = chat(inputs)
     other = {"role": "assistant", "content": "w9.9"}
     answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
@@ -444,8 +439,8 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     collates = "collate" in boundary.path
     prepare = boundary.imported[_PROCESSORS].preference_preprocessor if collates else boundary.function
     made = prepare(row, task, tokenizer, 1000, 0)
-    ids, mask = _flat(boundary, made["message_log_chosen"], only_unmask_final=True)
-    against, _ = _flat(boundary, made["message_log_rejected"], only_unmask_final=True)
+    ids, mask = _flatten(boundary, made["message_log_chosen"], only_unmask_final=True)
+    against, _ = _flatten(boundary, made["message_log_rejected"], only_unmask_final=True)
     shared = next(place for place, pair in enumerate(zip(ids, against)) if pair[0] != pair[1])
     if collates:
         batch = boundary.function([made], tokenizer, 1, True)
@@ -463,14 +458,14 @@ _COLLATES, _PAIR = "nemo_rl.data.collate_fn.preference_collate_fn", f"{_PROCESSO
 _MASKED = f"{_GRPO}.add_grpo_token_loss_masks_and_generation_logprobs"
 _WHOLE, _PAIRS = {"max_tokens": None}, {"max_tokens": None, "trains": "last"}
 _MESSAGES = (
-    Binding(f"{_PROCESSORS}.sft_processor", "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS),
-    Binding(_PAIR, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS),
+    Binding(f"{_PROCESSORS}.sft_processor", "trained_tokens", call=_process_chat, fixed=_WHOLE, **_CHATS),
+    Binding(_PAIR, "trained_tokens", call=_process_pair, fixed=_PAIRS, **_CHATS),
     Binding(
-        _COLLATES, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, requires=(_COLLATES, _PAIR), **_CHATS,
+        _COLLATES, "trained_tokens", call=_process_pair, fixed=_PAIRS, requires=(_COLLATES, _PAIR), **_CHATS,
         formerly=("nemo_rl.data.datasets.preference_collate_fn", "nemo_rl.data.datasets.dpo_collate_fn"),
     ),
     Binding(
-        f"{ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
+        f"{ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_penalise_overlong,
         dialects=(
             Dialect(
                 "beyond_limit", "linear", "the penalty grows with each token",
@@ -480,15 +475,15 @@ _MESSAGES = (
     ),
     Binding(
         f"{_GRPO}.extract_initial_prompt_messages", "group_numbers",
-        formerly=(f"{_GRPO}._extract_prompt_only_messages",), call=_grouped,
+        formerly=(f"{_GRPO}._extract_prompt_only_messages",), call=_number_groups,
     ),
-    Binding(_MASKED, "rollout_episode", call=_episode),
+    Binding(_MASKED, "rollout_episode", call=_mask_episode),
     Binding(
         f"{_GRPO}.refit_policy_generation", "engine_weights", call=_engine_versions,
         stand_ins=(WEIGHTS, StandIn("policy, ray", "return immediately; only the version of the weights is observed"),),
     ),
     Binding(
-        "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
+        "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_run_rollout, requires=(_MASKED,),
         imports=(_GRPO, BATCHES),
         stand_ins=(StandIn("engine, environment, ray", "return the scenario's text immediately"),),
     ),
@@ -499,8 +494,8 @@ _MESSAGES = (
 _PARALLEL = "nemo_rl.distributed.model_utils"
 
 
-def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs of whole sequences with a vocabulary that is split over two tensor-parallel ranks.
+def _score(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs with NeMo-RL. Functions for tensor parallelism get two ranks, each with half of the vocabulary.
 
     Each sequence begins with a one-token prompt. The logits at its last position predict no token.
     """
@@ -530,17 +525,15 @@ def _scored(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     return {"log_probs": values, "entropy": None}
 
 
-def _distant(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantages of on-policy distillation: the teacher's log-probs minus the student's. The adapter sets
-    the student's to 0.
-    """
+def _opd_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    # The advantages of on-policy distillation are the teacher's log-probs minus the student's, which are 0 here.
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     named = {"teacher_logprobs": advantages, "prev_logprobs": torch.zeros_like(advantages)}
     return {"normalised": boundary.function(boundary.owner({}, {}), None, None, mask, **named)}
 
 
-def _shifted_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Shift the outputs of whole sequences by one position with NeMo-RL's function. The first column is the prompt."""
+def _shift_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Shift a critic's outputs right by one position with NeMo-RL, and remove the column of the prompt."""
     whole = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], 1)
     if boundary.owner is not None:
         return {"values": boundary.function(boundary.owner(lambda logits: logits), logits=whole)[:, 1:]}
@@ -551,7 +544,7 @@ _TWO_RANKS = StandIn("ranks", "two tensor-parallel ranks are threads of one proc
 _SCORED = (
     *(
         Binding(
-            path, "token_log_probs", call=partial(_scored, way), imports=(_PARALLEL, SAMPLING),
+            path, "token_log_probs", call=partial(_score, way), imports=(_PARALLEL, SAMPLING),
             stand_ins=(_TWO_RANKS,), requires=(path, f"{_PARALLEL}.get_next_token_logprobs_from_logits"),
             fixed={"temperature": 1.0, "with_entropy": way == "entropy", "entropy_of": "sampled"},
         )
@@ -566,13 +559,13 @@ _SCORED = (
         )
     ),
     Binding(
-        f"{_ESTIMATORS}.OPDAdvantageEstimator.compute_advantage", "advantage_normalisation", call=_distant,
+        f"{_ESTIMATORS}.OPDAdvantageEstimator.compute_advantage", "advantage_normalisation", call=_opd_advantages,
         fixed={"mean_level": None, "std_level": None, "leave_one_out": False, "epsilon": 1e-6},
         requires=(f"{_ESTIMATORS}.OPDAdvantageEstimator",), accepts={"response_mask": ("full",)},
     ),
     *(
         Binding(
-            f"{_VALUES}.{name}", "critic_values", call=_shifted_values, requires=(f"{_VALUES}.right_shift_values",),
+            f"{_VALUES}.{name}", "critic_values", call=_shift_values, requires=(f"{_VALUES}.right_shift_values",),
             dialects=(
                 Dialect(
                     "outside_the_mask", "any", "the function returns the value of every position",
@@ -587,11 +580,13 @@ _SCORED = (
 # -- rewards and reports of a step -------------------------------------------------------------------------------------
 
 
-def _scaled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let NeMo-RL scale rewards to a range that is twice as large, and halve the result."""
+def _scale_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Multiply rewards by 2 with NeMo-RL's scaling, and divide the result by 2."""
     rewards, bound = inputs["rewards"].float(), 10.0
     if rewards.abs().max() > bound:
-        raise AbsentError("NeMo-RL clips rewards outside of the range; the scenario has such a reward")
+        raise AbsentError(
+            f"NeMo-RL clips rewards to the configured range (here ±{bound:g}); the scenario has a larger reward"
+        )
     config = Options(enabled=True, source_min=-bound, source_max=bound, target_min=-2 * bound, target_max=2 * bound)
     batch = {"total_reward": rewards, "reward/one": rewards.clone()}
     return {"normalised": boundary.function(batch, config)["total_reward"] / 2}
@@ -604,29 +599,27 @@ def _clipped_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     return {"normalised": boundary.function(inputs["rewards"], config)}
 
 
-def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with the estimator that NeMo-RL selects by its name in the configuration."""
+def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute advantages with the estimator that NeMo-RL creates for the configured name."""
     kl = Options(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     options = {"use_leave_one_out_baseline": False, "normalize_rewards": inputs["norm_by_std"] is not False}
     config = Options(adv_estimator=Options(name="grpo", minus_baseline=True, reward_weights=None, **options))
     estimator = boundary.function(Options(grpo=config, ppo=config, loss_fn=kl))
     rewards = inputs["token_level_rewards"].sum(-1)
-    advantages = estimator.compute_advantage(_prompts(inputs["group"]), rewards, inputs["response_mask"])
+    advantages = estimator.compute_advantage(_make_prompts(inputs["group"]), rewards, inputs["response_mask"])
     return {"advantages": advantages, "returns": advantages}
 
 
-def _flagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the response mask after NeMo-RL masked the flagged samples. The adapter flags samples whose response fills
-    all columns.
-    """
+def _mask_flagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response mask after NeMo-RL masked the flagged samples."""
     mask = inputs["response_mask"]
-    flags = (mask != 0).sum(-1) == mask.shape[1]
+    flags = (mask != 0).sum(-1) == mask.shape[1]  # responses that fill all columns
     batch = {"mask_sample": flags, "loss_multiplier": torch.ones(len(mask))}
     boundary.function(batch)
     return {"kept": mask * batch["loss_multiplier"][:, None].to(mask)}
 
 
-def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _average_metric(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mean that NeMo-RL reports for a metric with one value per sample."""
     parts = [[float(value) for value in part] for part in inputs["parts"]]
     if "masked_advantages" in boundary.parameters:
@@ -645,8 +638,8 @@ def _solved(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"pass_at_k": boundary.function(prompts, torch.tensor([float(x) for own in right for x in own]))}
 
 
-def _filled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill up a batch to a multiple of four rows with NeMo-RL's function. The added rows have weight 0."""
+def _fill_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Extend a batch to a multiple of four rows with NeMo-RL. Check that the new rows are masked, and remove them."""
     fields = inputs["fields"]
     rows = len(fields["number"])
     tokens = torch.arange(3 * rows).reshape(rows, 3)
@@ -669,18 +662,18 @@ def _filled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _STEPS = (
-    normalised_rewards(f"{_GRPO}.scale_rewards", _scaled, fixed={"mean_level": None, "std_level": None}),
+    normalised_rewards(f"{_GRPO}.scale_rewards", _scale_rewards, fixed={"mean_level": None, "std_level": None}),
     normalised_rewards(
         f"{_GRPO}._clip_grpo_advantages", _clipped_advantages, "clip", fixed={"mean_level": None, "std_level": None},
         requires=(f"{_GRPO}._clip_grpo_advantages",),
     ),
     group_advantage(
-        f"{_GRPO}._create_advantage_estimator", _dispatched, "grpo", ("norm_by_std",), *_COUNTED, stand_ins=(_OF_LOSS,),
+        f"{_GRPO}._create_advantage_estimator", _estimate, "grpo", ("norm_by_std",), *_COUNTED, stand_ins=(_OF_LOSS,),
         fixed={"reward_layout": "outcome"}, accepts={"response_mask": ("full", "right")},
     ),
-    Binding(f"{_GRPO}._apply_mask_sample_filter", "overlong_filter", call=_flagged),
+    Binding(f"{_GRPO}._apply_mask_sample_filter", "overlong_filter", call=_mask_flagged),
     *(
-        Binding(path, "mean_of_parts", call=_averaged, fixed={"missing": False})
+        Binding(path, "mean_of_parts", call=_average_metric, fixed={"missing": False})
         for path in (
             f"{_GRPO}.aggregate_rollout_metrics",
             f"{ALGORITHMS}.single_controller_utils.utils.reduce_advantage_pump_metrics",
@@ -692,7 +685,7 @@ _STEPS = (
         accepts={"of": ("all",)},
     ),
     Binding(
-        f"{_UTILS}.maybe_pad_last_batch", "row_surgery", call=_filled, imports=(BATCHES,),
+        f"{_UTILS}.maybe_pad_last_batch", "row_surgery", call=_fill_batch, imports=(BATCHES,),
         fixed={
             "surgery": "repeat", "count": 1,
             "layouts": {name: LAYOUTS[name] for name in ("number", "tokens", "weights")},
@@ -703,8 +696,8 @@ _STEPS = (
 # -- collation ---------------------------------------------------------------------------------------------------------
 
 
-def _log_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert a sample into a message log. The first token is the user's, the others are the assistant's."""
+def _make_log(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Convert a sample to a message log. Its first token is the user's message; the rest is the assistant's."""
     cuts = (("user", slice(0, 1)), ("assistant", slice(1, None)))
     names = {"token_ids": "token_ids", "generation_logprobs": "logprobs"}
     return [
@@ -714,13 +707,13 @@ def _log_of(sample: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten and pad message logs, and read the samples back.
+def _flatten_logs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten message logs to a padded batch with NeMo-RL, and convert the batch back to samples.
 
     If the boundary decomposes or restores message logs, the logs are decomposed and restored in between.
     """
     samples, data = inputs["samples"], boundary.imported[_MESSAGES_OF]
-    logs = [_log_of(sample) for sample in samples]
+    logs = [_make_log(sample) for sample in samples]
     flat, lengths = data.batched_message_log_to_flat_message(
         logs, {"token_ids": 9}, make_sequence_length_divisible_by=4
     )
@@ -741,10 +734,8 @@ def _flattened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": read}
 
 
-def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate dataset samples. Each sample has one message. The sample's tag is its extra information for the
-    environment.
-    """
+def _collate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate samples with NeMo-RL, and convert the batch back. A tag is the environment's extra information."""
     rows = [
         {
             "message_log": [{"role": "user", "content": "", **sample}],
@@ -764,8 +755,8 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": read}
 
 
-def _packed_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack sequences into one row with NeMo-RL, and unpack them. The result is empty if the positions are wrong."""
+def _pack_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pack sequences into one row and unpack them with NeMo-RL. Return no samples if the positions are wrong."""
     samples = inputs["samples"]
     ids = torch.nn.utils.rnn.pad_sequence([sample["token_ids"] for sample in samples], batch_first=True)
     lengths = torch.tensor([len(sample["token_ids"]) for sample in samples])
@@ -778,14 +769,15 @@ def _packed_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [{"token_ids": own, **other} for own, other in zip(cut, others)] if right else []}
 
 
-def _tensor_padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad with NeMo-RL's function, which takes one row or, for a teacher's log-probs, the whole tensor."""
+def _pad_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values, length = inputs["values"], inputs["length"]
     if "pad_side" in boundary.parameters:
         rows = [boundary.function(row, length, inputs["side"], inputs["pad_value"]) for row in values]
         return {"padded": torch.stack(rows)}
     if values.shape[1] > length or inputs["side"] != "right" or inputs["pad_value"]:
-        raise AbsentError("the function only adds zeros on the right")
+        raise AbsentError(
+            "NeMo-RL's function only adds zeros on the right; the scenario needs other padding, or truncation"
+        )
     return {"padded": boundary.function(values, length)}
 
 
@@ -802,26 +794,26 @@ _COLLATED = (
         Binding(path, "collation", call=call, fixed=_SAMPLES, imports=(_MESSAGES_OF, BATCHES), requires=(path,))
         for path, call in (
             *(
-                (f"{_MESSAGES_OF}.{name}", _flattened)
+                (f"{_MESSAGES_OF}.{name}", _flatten_logs)
                 for name in (
                     "message_log_to_flat_messages", "batched_message_log_to_flat_message", "decompose_message_log",
                     "reconstruct_message_log", "attach_message_log_view",
                 )
             ),
-            *((f"nemo_rl.data.collate_fn.{name}_collate_fn", _collated) for name in ("rl", "eval")),
+            *((f"nemo_rl.data.collate_fn.{name}_collate_fn", _collate) for name in ("rl", "eval")),
             *(
-                (f"{_COMMON}.{name}", _packed_rows)
+                (f"{_COMMON}.{name}", _pack_rows)
                 for name in ("pack_sequences", "unpack_tensor", "group_and_cat_tensors")
             ),
         )
     ),
-    Binding(f"{_MESSAGES_OF}._pad_tensor", "column_padding", call=_tensor_padded),
+    Binding(f"{_MESSAGES_OF}._pad_tensor", "column_padding", call=_pad_values),
     Binding(
-        f"{_GRPO}._pad_teacher_logprobs", "column_padding", call=_tensor_padded, fixed={"side": "right"},
+        f"{_GRPO}._pad_teacher_logprobs", "column_padding", call=_pad_values, fixed={"side": "right"},
         requires=(f"{_GRPO}._pad_teacher_logprobs",),
     ),
     *(
-        Binding(path, "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS)
+        Binding(path, "trained_tokens", call=_process_chat, fixed=_WHOLE, **_CHATS)
         for path in (f"{_MESSAGES_OF}.add_loss_mask_to_message_log", f"{_MESSAGES_OF}.get_formatted_message_log")
     ),
 )  # fmt: skip
@@ -829,15 +821,15 @@ _COLLATED = (
 # -- bindings for recipes only -----------------------------------------------------------------------------------------
 
 
-def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompt tokens that NeMo-RL sends to the engine for the next turn."""
+def _process_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tokens of the prompt that NeMo-RL's processor makes from the recipe's conversation."""
     answer = boundary.function(inputs["arguments"], None, Words(), 100, 0)
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 
 
 _CALLS = (
     Binding(
-        f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_prompted,
+        f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_process_prompt,
         stand_ins=(StandIn("tokenizer", "each word is a token, and its number is the token's id"),),
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Bindings for NeMo-RL's alignment of two tokenizers, for distillation."""
+"""Bindings for NeMo-RL's alignment of student and teacher tokens, for distillation between tokenizers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sentinel.binding.kit import torch
 _ALIGNER = "nemo_rl.algorithms.x_token.token_aligner.TokenAligner"
 
 
-def _aligned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Align one text, in a batch with a shorter text. Each tokenizer marks the beginning of a word in its own way."""
+def _align(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Align the student's and the teacher's tokens of a text, in a batch with a shorter text."""
     sides, marks = [list(inputs[side]) for side in ("student", "teacher")], ("\u0120", "\u2581")
 
     def tokenizer(tokens: Sequence[str], mark: str) -> Any:
@@ -35,7 +35,7 @@ def _aligned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BINDINGS = tuple(
     Binding(
-        f"{_ALIGNER}.{method}", "token_alignment", call=_aligned, requires=(f"{_ALIGNER}.{method}",),
+        f"{_ALIGNER}.{method}", "token_alignment", call=_align, requires=(f"{_ALIGNER}.{method}",),
         stand_ins=(StandIn("tokenizers", "return the scenario's tokens for their numbers"),),
     )
     for method in (

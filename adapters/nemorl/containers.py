@@ -1,4 +1,4 @@
-"""Bindings for NeMo-RL's batches, and for the packing of their rows."""
+"""Bindings for NeMo-RL's batch class, and for its algorithms that pack sequences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the columns of a batch, and the scenario's metadata, because NeMo-RL's batches have none."""
+    """Return a batch's columns and the scenario's metadata, because NeMo-RL's batches have no metadata."""
     return dict(batch.items()), inputs["meta"]
 
 
@@ -28,15 +28,14 @@ def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[An
     return [boundary.function(batch, rank, inputs["count"]) for rank in range(inputs["count"])]
 
 
-def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Restore the original order of a batch's rows, given the position of each row."""
+def _reorder(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
+    """Reorder a batch. NeMo-RL's function takes the new position of each row, which is the inverse of ``order``."""
     order = list(inputs["order"])
     boundary.function(batch, [order.index(place) for place in range(len(order))])
     return [batch]
 
 
-def _pieces(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Cut a batch into parts of equal size. A part is selected by its start and end, or by its number."""
+def _cut_equally(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
     count = inputs["count"]
     size = batch.size // count
     if "microbatch_size" in boundary.parameters:
@@ -50,8 +49,8 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[
     return [boundary.function(batch, list(inputs["order"]))]
 
 
-def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split one data-parallel shard into microbatches with the iterator of NeMo-RL's batch class."""
+def _split_shard(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Split a data-parallel shard into microbatches with the method ``iterator`` of NeMo-RL's batch class."""
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
@@ -68,7 +67,7 @@ def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, An
     return {"parts": [part["number"].tolist() for part in getattr(batch, iterator)()]}
 
 
-def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = {"Concatenative": "concatenative", "FirstFitPacker": "first_fit_decreasing"}
     name = next((each for key, each in names.items() if key in boundary.path), "modified_first_fit_decreasing")
     packer = boundary.module.get_packer(name, inputs["max_tokens_per_microbatch"])
@@ -80,17 +79,17 @@ _CONTAINER = Container(_batch, _read, {"imports": (BATCHES,), "fixed": {"remaind
 BINDINGS = (
     _CONTAINER.surgery(f"{BATCH}.chunk", "cut", _chunks),
     _CONTAINER.surgery(f"{BATCH}.repeat_interleave", "repeat", kit.apply_count),
-    _CONTAINER.surgery(f"{BATCH}.reorder_data", "reorder", _back_in_order),
+    _CONTAINER.surgery(f"{BATCH}.reorder_data", "reorder", _reorder),
     _CONTAINER.joining(f"{BATCH}.from_batches"),
     _CONTAINER.surgery(f"{BATCH}.shard_by_batch_size", "cut", kit.cut_parts),
     *(
-        _CONTAINER.surgery(f"{BATCH}.{name}", "cut", _pieces)
+        _CONTAINER.surgery(f"{BATCH}.{name}", "cut", _cut_equally)
         for name in ("slice", "get_batch", "make_microbatch_iterator")
     ),
     _CONTAINER.surgery(f"{BATCH}.select_indices", "reorder", _selected),
     *(
         Binding(
-            f"{BATCH}.{method}", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
+            f"{BATCH}.{method}", "microbatch_packing", call=partial(_split_shard, options, f"make_{iterator}"),
             requires=(f"{BATCH}.make_{iterator}",),
         )
         for options, iterator in (
@@ -100,7 +99,7 @@ BINDINGS = (
         for method in ("shard_by_batch_size", f"make_{iterator}")
     ),
     *(
-        Binding(f"{_PACKERS}.{name}", "microbatch_packing", call=_packed, requires=(f"{_PACKERS}.get_packer",))
+        Binding(f"{_PACKERS}.{name}", "microbatch_packing", call=_pack, requires=(f"{_PACKERS}.get_packer",))
         for name in (
             "get_packer", "SequencePacker.pack", "ConcatenativePacker._pack_implementation",
             "FirstFitPacker._pack_implementation", "ModifiedFirstFitDecreasingPacker._pack_implementation",

@@ -41,8 +41,8 @@ def _rows(mask: Any) -> Any:
     return (mask != 0).any(-1).float()
 
 
-def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """Call one of NeMo-RL's loss objects on a batch. Until March 2026, losses took logits instead of log-probs."""
+def _call_loss(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
+    """Call a loss of NeMo-RL on log-probs. Versions until March 2026 get logits with these log-probs."""
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
@@ -50,7 +50,7 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
     counts = {"global_valid_seqs": torch.tensor(float(sequences)), "global_valid_toks": torch.tensor(float(tokens))}
     batch = boundary.imported[BATCHES].BatchedDataDict({"input_ids": torch.ones_like(mask, dtype=torch.int64), **data})
     if "wrapper" in boundary.path:
-        return _wrapped(boundary, loss, log_probs, batch, counts)
+        return _call_wrapper(boundary, loss, log_probs, batch, counts)
     if "next_token_logprobs" in boundary.parameters:
         return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
     logits = torch.nn.functional.pad(kit.two_token_logits(log_probs), (0, 0, 0, 1))
@@ -58,10 +58,8 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
         return boundary.invoke({}, loss, next_token_logits=logits, data=batch, **counts)
 
 
-def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call one of NeMo-RL's losses through a wrapper, which is the boundary. All sequences are on one rank, padded or
-    packed.
-    """
+def _call_wrapper(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
+    """Call a loss of NeMo-RL through the wrapper that is the boundary. All sequences are on one rank."""
     # Replace log-probs that finite logits cannot give: 0 (a probability of 1), and NaN or infinity on masked tokens.
     uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
     logits, prepares = (
@@ -83,8 +81,7 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
         return kit.on_ranks(1, work)[0]
 
 
-def _losses(boundary: Any) -> Any:
-    """Return the module that defines NeMo-RL's losses: the boundary's module, unless the boundary is a wrapper."""
+def _loss_module(boundary: Any) -> Any:
     return boundary.imported[LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
@@ -94,10 +91,10 @@ def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any
     rollout = inputs.get("rollout_log_probs")
     data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else kit.prepend_prompt(rollout)
     data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
-    module = _losses(boundary)
+    module = _loss_module(boundary)
     kind = boundary.owner if module is boundary.module else module.ClippedPGLossFn
     loss = kind(configured(module.ClippedPGLossConfig, options, _OPTIONS))
-    return _called(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
+    return _call_loss(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
 
 
 #: Algorithm -> the options that select it, and the only aggregation that the constructor accepts (None for any).
@@ -111,13 +108,14 @@ _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. For the cross entropy, the batch consists of positive examples with advantages of 0."""
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
-        raise AbsentError(f"the constructor rejects {algorithm} with these options")
+        raise AbsentError(f"NeMo-RL rejects {algorithm} with loss_agg_mode={mode} and dual_clip={inputs['dual_clip']}")
     if algorithm in ("gspo", "cross_entropy") and inputs["rollout_log_probs"] is not None:
-        raise AbsentError(f"{algorithm} has sequence-level importance weights, and the contract needs token-level ones")
+        raise AbsentError(
+            f"NeMo-RL's importance weights of {algorithm} are per sequence; the contract needs them per token"
+        )
     correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
     chosen = {
         **options,
@@ -130,7 +128,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     if correction and cap is not None and "truncated_importance_sampling_type" in _fields(boundary):
         chosen["truncated_importance_sampling_type"] = "tis"
-    if algorithm == "cross_entropy":
+    if algorithm == "cross_entropy":  # the term for positive examples; with advantages of 0, it is the whole loss
         nothing = {"advantages": torch.zeros_like(inputs["advantages"])}
         rewards = {"rewards": torch.ones(len(inputs["log_probs"]))}
         return {"loss": _clipped(boundary, {**inputs, **nothing}, chosen, rewards)[0]}
@@ -138,18 +136,17 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fields(boundary: Any) -> Sequence[str]:
-    return [*_losses(boundary).ClippedPGLossConfig.__annotations__]
+    return [*_loss_module(boundary).ClippedPGLossConfig.__annotations__]
 
 
-def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return importance weights. A token's weight is read from the gradient of the loss with respect to its
-    log-prob."""
+def _importance_weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the importance weights of tokens, which the adapter reads from the gradient of the loss."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
-        raise AbsentError("the constructor needs both bounds of the importance weights")
+        raise AbsentError("NeMo-RL masks importance weights only with both bounds; the scenario has no lower bound")
     if kind == "tis" and inputs["threshold_low"] and "tis_min" not in boundary.function.__code__.co_varnames:
-        raise AbsentError("not in this version: a lower bound of truncated importance weights")
+        raise AbsentError("this version has no lower bound for truncated importance weights")
     options = {
         "use_importance_sampling_correction": True,
         "truncated_importance_sampling_ratio": high,
@@ -160,7 +157,7 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "truncated_importance_sampling_type" in _fields(boundary):
         options["truncated_importance_sampling_type"] = kind
     elif kind == "icepop":
-        raise AbsentError("not in this version: masked importance weights; this version only truncates them")
+        raise AbsentError("this version cannot mask importance weights; it only truncates them")
     valid = (mask != 0).float()
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
     current = inputs["old_log_probs"].detach().clone().requires_grad_()
@@ -174,12 +171,12 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _, metrics = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
     if "probs_ratio_max" not in metrics:
-        raise AbsentError("not in this version: metrics for the largest and the smallest ratio")
+        raise AbsentError("this version does not report the largest and the smallest ratio")
     return {"ratio_max": metrics["probs_ratio_max"], "ratio_min": metrics["probs_ratio_min"]}
 
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the KL term of the policy loss, which is the whole loss because all advantages are 0."""
+    """Return the reported KL, and the policy loss, which is the KL term because all advantages are 0."""
     log_probs = inputs["log_probs"]
     options = {
         "reference_policy_kl_penalty": inputs["coefficient"],
@@ -199,7 +196,7 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask)}
-    return {"loss": _called(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
+    return {"loss": _call_loss(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
 
 
 _DPO: Mapping[str, Any] = {
@@ -211,21 +208,19 @@ _DPO: Mapping[str, Any] = {
 }
 
 
-def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
+def _alternate(inputs: Mapping[str, Any], name: str) -> Any:
     return torch.stack(kit.join_both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
 
 
-def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call NeMo-RL's reward-model loss. The reward of a response is the sum of its log-probs."""
-    rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
+def _reward_model_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call NeMo-RL's loss of a reward model, with the log-prob of each response as its reward."""
+    rewards = torch.where(_alternate(inputs, "mask") != 0, _alternate(inputs, "log_probs"), 0.0).sum(-1)
     data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
     return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
 
 
-def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the divergence of a draft model: the cross entropy minus the teacher's entropy, which does not depend
-    on the student.
-    """
+def _draft_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the divergence of a draft model: NeMo-RL's cross entropy minus the teacher's entropy."""
     mask, teacher, count = inputs["response_mask"], inputs["teacher_logits"], _count(inputs)
     data = {"sample_mask": _rows(mask)}
     loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
@@ -233,11 +228,11 @@ def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": loss - entropy}
 
 
-def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call NeMo-RL's preference loss on a batch in which chosen and rejected sequences alternate."""
-    mask = _in_turn(inputs, "mask")
-    log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
-    reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
+def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call NeMo-RL's DPO loss on a batch in which chosen and rejected sequences alternate."""
+    mask = _alternate(inputs, "mask")
+    log_probs = torch.where(mask != 0, _alternate(inputs, "log_probs"), -1.0)
+    reference = torch.nn.functional.pad(_alternate(inputs, "ref_log_probs"), (0, 1))
     data = {
         "token_mask": kit.prepend_prompt(mask),
         "sample_mask": torch.ones(len(mask)),
@@ -245,7 +240,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     options = {"reference_policy_kl_penalty": inputs["beta"]}
     loss = boundary.owner(configured(boundary.module.DPOLossConfig, options, _DPO))
-    return {"loss": _called(boundary, loss, log_probs, data, {})[0]}
+    return {"loss": _call_loss(boundary, loss, log_probs, data, {})[0]}
 
 
 def _count(inputs: Mapping[str, Any]) -> Any:
@@ -263,8 +258,8 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": value_loss, "clip_fraction": clipped}
 
 
-def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call NeMo-RL's distillation loss. The teacher's top-k tokens are the whole vocabulary."""
+def _distil(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call NeMo-RL's distillation loss with a top-k that covers the whole vocabulary."""
     mask = inputs["response_mask"]
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
@@ -273,10 +268,8 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
 
 
-def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of one sequence that was sampled with ``top_k``. The loss has a sequence-level importance
-    weight.
-    """
+def _top_k_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss of a sequence that was sampled with ``top_k``, with an importance weight per sequence."""
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {
@@ -321,12 +314,12 @@ BINDINGS = (
         )
     ),
     Binding(
-        f"{LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_weights, imports=(BATCHES,),
+        f"{LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_importance_weights, imports=(BATCHES,),
         accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
         fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
     ),
     Binding(
-        f"{LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distilled, fixed={"temperature": 1.0},
+        f"{LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distil, fixed={"temperature": 1.0},
         accepts={"beta": (0.0, 1.0)}, requires=(PREPARED,),
     ),
     Binding(f"{LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(BATCHES,)),
@@ -346,7 +339,7 @@ BINDINGS = (
         formerly=(f"{ALGORITHMS}.loss_functions.NLLLoss.__call__",), imports=(BATCHES,),
     ),
     Binding(
-        f"{LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
+        f"{LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_reward_model_loss,
         formerly=(f"{ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
         fixed={**PREFERENCE_LOSS.lacking(), "loss_type": "sigmoid", "beta": 1.0},
         dialects=(
@@ -356,11 +349,11 @@ BINDINGS = (
         ),
     ),
     Binding(
-        f"{LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_drafted,
+        f"{LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_draft_divergence,
         fixed={"temperature": 1.0, "beta": 0.0},
     ),
     Binding(
-        f"{LOSSES}.DPOLossFn.__call__", "preference_loss", call=_preference, imports=(BATCHES,),
+        f"{LOSSES}.DPOLossFn.__call__", "preference_loss", call=_dpo_loss, imports=(BATCHES,),
         fixed={**PREFERENCE_LOSS.lacking("beta"), "loss_type": "sigmoid"},
     ),
     Binding(
@@ -370,5 +363,5 @@ BINDINGS = (
             Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),
         ),
     ),
-    Binding(f"{PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(LOSSES, BATCHES, SAMPLING)),
+    Binding(f"{PREPARED}.prepare_loss_input", "call", call=_top_k_loss, imports=(LOSSES, BATCHES, SAMPLING)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A binding for NeMo-RL's training loop on a data plane, where workers and driver exchange rows through a store."""
+"""A binding for NeMo-RL's training loop in which driver and workers exchange rows through TransferQueue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _METHODS = (
 
 
 class _Store:
-    """A stand-in for TransferQueue. It keeps each sample's columns in memory."""
+    """A stand-in for TransferQueue that stores each sample's columns in memory."""
 
     def __init__(self, codec: Any) -> None:
         self._codec, self._samples, self.partitions = codec, {}, {}  # type: ignore[var-annotated]
@@ -54,8 +54,8 @@ class _Store:
             del self._samples[partition_id, key]
 
 
-def _worker(mixin: Any, run: Any, store: _Store) -> Any:
-    """Make a worker with NeMo-RL's methods that read from the store and write to it. The run computes the results."""
+def _make_worker(mixin: Any, run: Any, store: _Store) -> Any:
+    """Make a worker with NeMo-RL's methods that read and write the store. The stand-in ``run`` computes the results."""
 
     class Worker(mixin):  # type: ignore[misc]
         tokenizer, cfg, _dp_client = Words(), {}, store
@@ -79,9 +79,9 @@ def _worker(mixin: Any, run: Any, store: _Store) -> Any:
     return Worker()
 
 
-def _joined(boundary: Any, run: Any, config: Any, store: _Store) -> None:
-    """Give the run the methods of NeMo-RL's policy that exchange rows with the store."""
-    worker = _worker(boundary.imported[_MIXIN].TQWorkerMixin, run, store)
+def _add_store_methods(boundary: Any, run: Any, config: Any, store: _Store) -> None:
+    """Add NeMo-RL's methods that read and write the store to ``run``, the stand-in for the policy."""
+    worker = _make_worker(boundary.imported[_MIXIN].TQWorkerMixin, run, store)
 
     def ask(method: str, meta: Sequence[Any], common_kwargs: Mapping[str, Any], **_: Any) -> list[Any]:
         return [getattr(worker, method)(meta=own, **common_kwargs) for own in meta]
@@ -104,14 +104,14 @@ def _joined(boundary: Any, run: Any, config: Any, store: _Store) -> None:
 
 
 def _ran(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the loop with a store in place of TransferQueue. Samples are numbered, because their names are random."""
+    """Run the training loop with :class:`_Store` in place of TransferQueue, and with numbers as names of samples."""
     imported, module = boundary.imported, boundary.module
     store, names, actor = _Store(imported[_CODEC]), count(), imported[_ACTOR]
 
     def train(**named: Any) -> None:
         run, config = named["policy"], named["master_config"]
         config.data_plane = {"enabled": True}
-        _joined(boundary, run, config, store)
+        _add_store_methods(boundary, run, config, store)
         with kit.swap_all(
             module,
             SyncRolloutActor=runs._actors(actor.SyncRolloutActor),

@@ -1,4 +1,4 @@
-"""Bindings for NeMo-RL's rules that score a response."""
+"""Bindings for NeMo-RL's rule-based reward functions."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _MOST = 30
 
 
 class _Rows(list[Callable[[], Any]]):
-    """A stand-in data loader. Each iteration makes new batches, because a training loop may change a batch."""
+    """A stand-in data loader that makes new batches for each iteration, because training loops may change them."""
 
     def __iter__(self) -> Iterator[Any]:
         return (make() for make in list.__iter__(self))
@@ -43,7 +43,7 @@ _BRIEF, _UNWANTED = "Be brief.", 9
 
 
 class _Run:
-    """A stand-in for the policy, the engine, the logger and the checkpointer of a training loop, which records the run.
+    """A stand-in for the policy, engine, logger and checkpointer of a training loop. It records what the loop does.
 
     Methods that are not defined here do nothing. Sentinel compares the arguments of all calls.
     """
@@ -69,7 +69,7 @@ class _Run:
         return partial(self.note, name, next(self._calls))
 
     def note(self, what: str, place: int, *_: Any, **__: Any) -> dict[str, Any]:
-        """Do nothing in place of a method that is not defined here. ``place`` is the number of the call."""
+        """Do nothing, in place of a method that this class does not define. ``place`` is a running number."""
         return {}
 
     def _list(self, name: str) -> list[Any]:
@@ -78,7 +78,7 @@ class _Run:
     # -- batches
 
     def prompts(self, numbers: Sequence[int], rewards: Sequence[Sequence[float]]) -> Any:
-        """Make a batch of prompts. A prompt's third token is its number, by which its rewards are found."""
+        """Make a batch of prompts with the given numbers. The third token of a prompt is its number."""
         logs = [[message("user", [1, 2, number])] for number in numbers]
         info = []
         for number, own in zip(numbers, rewards):
@@ -93,12 +93,12 @@ class _Run:
         )
 
     def answers(self, numbers: Sequence[int]) -> Any:
-        """Make a batch of sequences with an answer of two tokens. The first token of a sequence is its number."""
+        """Make a batch of message logs with two-token answers. The first token of a log is its number."""
         logs = [[message("user", [number]), message("assistant", [5, 6])] for number in numbers]
         return self._batch({"message_log": logs, "loss_multiplier": torch.ones(len(logs))})
 
     def pairs(self, numbers: Sequence[int]) -> Any:
-        """Make a collated batch of sequences."""
+        """Make a collated batch of sequences. The first token of a sequence is its number."""
         ids = torch.tensor([[number, 5, 6] for number in numbers])
         lengths, ones = torch.full((len(ids),), 3), torch.ones(len(ids))
         return self._batch(
@@ -167,9 +167,9 @@ class _Run:
     def train(
         self, data: Any, loss_fn: Any, eval_mode: bool = False, gbs: Any = None, mbs: Any = None, timer: Any = None
     ) -> dict[str, Any]:
-        """Train the policy, or compute the loss of a validation batch: the mean of its samples' values."""
+        """Record a training step, or return a validation batch's loss, which is the mean of its samples' values."""
         if next(self._trainings) > _MOST:
-            raise AbsentError("with these options, the run has too many steps")
+            raise AbsentError(f"with these options, the run calls the method `train` more than {_MOST} times")
         first = data["input_ids"][:, 2 if "generation_logprobs" in data or "teacher_topk_logits" in data else 0]
         weights = data["sample_mask"] != 0
         loss = ((first[weights] >= 2 * _VALIDATION) * 1.0).mean() if eval_mode else torch.tensor(0.5)
@@ -199,15 +199,14 @@ class _Run:
             self._list("advantages").extend((data["advantages"] * trained).sum(-1) / trained.sum(-1))
 
     def load(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Load the policy's weights into the engine."""
+        """Record that the engine loads the policy's current weights."""
         self._loaded = self._updates
         return {"refitted": 1.0}
 
     # -- NeMo-Gym
 
     def run_examples(self, examples: Sequence[Mapping[str, Any]], head_server_config: Any) -> list[Any]:
-        """Return answers to the examples, in reverse order. An answer with the reward 0 has a fault that NeMo-RL
-        penalises."""
+        """Return the examples' results in reverse order. A result with reward 0 has a fault that NeMo-RL penalises."""
         if examples[0]["prompt"] < _VALIDATION and len(self._list("versions")) == self._updates:
             self._list("versions").append(self._loaded)
         results = []
@@ -252,33 +251,32 @@ class _Run:
             self._list("validation").append(metrics[name])
 
     def log_batched_dict_as_jsonl(self, columns: Mapping[str, Any], name: str) -> None:
-        """Do nothing in place of writing the rows of a step to a file."""
+        """Do not write the rows of a step to a file."""
 
     def log_histogram(self, values: Any, step: int, name: str) -> None:
-        """Do nothing in place of plotting the values of a step."""
+        """Do not plot the values of a step."""
 
     def log_plot_token_mult_prob_error(self, data: Any, step: int, name: str) -> None:
-        """Do nothing in place of plotting the sample whose sampling and training probabilities differ most."""
+        """Do not plot the sample whose sampling and training probabilities differ most."""
 
     def init_tmp_checkpoint(self, step: int, state: Mapping[str, Any], config: Any = None) -> str:
         self.did["saved"].append(step)
         return f"step {step}"
 
     def save_checkpoint(self, **paths: Any) -> None:
-        """Do nothing in place of writing a checkpoint."""
+        """Do not write a checkpoint."""
 
     def get_latest_checkpoint_path(self) -> None:
-        """Return None: no earlier run was saved."""
+        """Return None, because no earlier run saved a checkpoint."""
 
     def blocks_training(self) -> bool:
         return False
 
     def save_loader(self, state: Any, path: Any) -> None:
-        """Do nothing in place of writing the state of a data loader."""
+        """Do not write the state of a data loader."""
 
 
-#: Options of runs of several epochs. With these values, they change neither what such a run trains on nor its rewards:
-#: no sequence is masked, and no reward is reduced.
+#: Additional options for runs of several epochs. With these values, they mask no sequence and reduce no reward.
 _NEUTRAL = {
     "seq_logprob_error_threshold": 1e6,
     "debug_payload_metrics": True,
@@ -289,11 +287,12 @@ _NEUTRAL = {
 }  # fmt: skip
 
 
-def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gym: bool) -> Any:
-    """Make the configuration of an algorithm. Options that are not set here have NeMo-RL's defaults.
+def _make_config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gym: bool) -> Any:
+    """Make NeMo-RL's configuration of a training run. Options that are not set here have NeMo-RL's defaults.
 
-    :param waits: whether rollouts are coroutines.
-    :param gym: whether NeMo-Gym runs the rollouts.
+    :param name: the algorithm, such as ``grpo``.
+    :param waits: True if rollouts are coroutines.
+    :param gym: True if NeMo-Gym runs the rollouts.
     """
     estimator, losses = "gae" if name == "ppo" else "grpo", boundary.imported[LOSSES]
     planned = inputs["epochs"] * len(inputs["rewards"])
@@ -319,7 +318,7 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
     }
     kind = next(value for key, value in vars(boundary.module).items() if key.lower() == f"{name}config")
     if not hasattr(kind, "model_fields"):
-        raise AbsentError("not in this version: a configuration with defaults")
+        raise AbsentError(f"this version's {kind.__name__} is not a pydantic model")
     own = kind(**{key: value for key, value in options.items() if key in kind.model_fields})
     if "adv_estimator" in kind.model_fields:
         gae = dict.fromkeys(("gae_lambda", "gae_gamma"), 1.0) | {"normalize_advantages": False}
@@ -353,7 +352,7 @@ def _config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: bool, gy
 
 
 class _Answer:
-    """A stand-in for the reference that a Ray actor's method returns. It can be awaited or passed to ``ray.get``."""
+    """A stand-in for the object reference that a Ray actor's method returns. It can be awaited or passed to _get."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -364,7 +363,7 @@ class _Answer:
 
 
 class _Actor:
-    """A stand-in for a Ray actor. Its methods run immediately, in this process."""
+    """A stand-in for a Ray actor whose methods run immediately, in this process."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -376,7 +375,7 @@ class _Actor:
 def _actors(make: Callable[..., Any]) -> Any:
     class Actors:
         def __init__(self, **_: Any) -> None:
-            """Ignore the options. They contain the process's environment variables, which Sentinel would compare."""
+            """Ignore the options, because Sentinel would compare the environment variables that they contain."""
 
         def remote(self, **named: Any) -> _Actor:
             return _Actor(make(**named))
@@ -390,8 +389,8 @@ def _get(answers: Any, **_: Any) -> Any:
     return kit.run_async(answers.value) if inspect.iscoroutine(answers.value) else answers.value
 
 
-def _gym(kind: Any, run: _Run) -> Any:
-    """Make the actor of NeMo-Gym, without its servers."""
+def _make_gym(kind: Any, run: _Run) -> Any:
+    """Make a stand-in for NeMo-Gym's Ray actor, which runs NeMo-RL's code without Gym's servers."""
     served = {"rh": run, "rch": run, "head_server_config": None, "_tokenizer": Words(), "cfg": {}}
     made = kit.make_unbuilt(kind, **served, _processor=None)
 
@@ -402,8 +401,8 @@ def _gym(kind: Any, run: _Run) -> Any:
     return kit.stand_in(run_rollouts=kit.stand_in(options=lambda **_: kit.stand_in(remote=stream)))
 
 
-def _collector(kind: Any, run: _Run) -> Any:
-    """Derive a collector from NeMo-RL's. It collects as much as NeMo-RL allows, at once instead of in a thread."""
+def _make_collector(kind: Any, run: _Run) -> Any:
+    """Make a subclass of NeMo-RL's trajectory collector that collects immediately instead of in a thread."""
 
     class Collector(kind):  # type: ignore[misc]
         def start_collection(self, dataloader: Any) -> None:
@@ -423,7 +422,7 @@ def _collector(kind: Any, run: _Run) -> Any:
             self.fill()
 
         def fill(self) -> None:
-            """Collect as many steps ahead as the collector allows, which is fewer than four."""
+            """Collect batches until NeMo-RL's collector pauses, at most four."""
             for _ in range(4):
                 paused = not self._refit_pause_cleared.is_set() or self._should_pause_for_generation_limits()
                 if self.running and not paused and getattr(self, "_fatal_error_message", None) is None:
@@ -434,7 +433,7 @@ def _collector(kind: Any, run: _Run) -> Any:
 
 
 class _Thread:
-    """A stand-in thread. ``start`` runs the whole target before it returns."""
+    """A stand-in for a thread. The method ``start`` runs the whole target before it returns."""
 
     def __init__(self, target: Callable[[], None], daemon: bool = False) -> None:
         self.start = target
@@ -444,7 +443,7 @@ class _Thread:
 
 
 class _Waits:
-    """Counts how often a loop waits. Nothing happens during a wait, so a loop that waits often would never end."""
+    """Stand-ins for waiting. They raise AbsentError at the 20th wait, because nothing happens while a loop waits."""
 
     def __init__(self) -> None:
         self._left = 20
@@ -452,13 +451,13 @@ class _Waits:
     def sleep(self, *_: Any) -> None:
         self._left -= 1
         if not self._left:
-            raise AbsentError("with these options, the run waits for something that does not happen")
+            raise AbsentError("with these options, the run never ends: it waits for an event that no stand-in produces")
 
     async def pause(self, *_: Any) -> None:
         self.sleep()
 
     def event(self) -> Any:
-        """Make an event. If the event is set, waiting for it ends at once."""
+        """Make an event whose ``wait`` always returns at once. If the event is not set, the wait is counted."""
         made = threading.Event()
         made.wait = lambda timeout=None: made.is_set() or self.sleep() or False  # type: ignore[method-assign]
         return made
@@ -478,17 +477,17 @@ _GRPO = f"{ALGORITHMS}.grpo"
 
 
 def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a training loop. A clock that advances by one second at each reading makes reported times repeatable."""
+    """Run one of NeMo-RL's training loops with stand-ins, and return the record of the run."""
     run, imported, module = _Run(boundary, inputs), boundary.imported, boundary.module
     gym = name in ("grpo", "distillation") and len(inputs["rewards"]) == 1
-    config, critic = _config(boundary, inputs, name, waits or gym, gym), _Run(boundary, inputs)
+    config, critic = _make_config(boundary, inputs, name, waits or gym, gym), _Run(boundary, inputs)
     critic._metrics = [*_OF_CRITIC]
     for kind in ("DPOValMetrics", "RMValMetrics"):
         if hasattr(module, kind):
             run._metrics = [field.name for field in dataclasses.fields(getattr(module, kind))]
     environments = dict.fromkeys(("one", "two"), kit.stand_in(step=kit.stand_in(remote=run.step)))
     if _GYM in imported:
-        environments["nemo_gym"] = _gym(imported[_GYM].NemoGym, run)
+        environments["nemo_gym"] = _make_gym(imported[_GYM].NemoGym, run)
     initial = next(value for key, value in vars(module).items() if key.startswith("_") and key.endswith("save_state"))
     validation = run.validation_loader(make)
     named = {
@@ -499,7 +498,7 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
         "val_dataloader": {"one": validation} if make == "pairs" else validation,
         f"{name}_save_state": initial(),
     }  # fmt: skip
-    seconds, patience = count(), _Waits()
+    seconds, patience = count(), _Waits()  # the clock advances by one second at each reading
     clock = kit.stand_in(**dict.fromkeys(("perf_counter", "time"), lambda: float(next(seconds))), sleep=lambda *_: None)
     ray = kit.stand_in(get=_get, kill=lambda *_: None)
     replaced = {
@@ -515,14 +514,14 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
         alone.enter_context(kit.swap(imported[_ROLLOUTS].asyncio, "to_thread", _at_once))
         alone.enter_context(kit.swap(imported[_ROLLOUTS], "ray", ray))
         if _PAYLOADS in imported:  # Ray's pickle is a stub module; only the number of bytes is used
-            alone.enter_context(kit.swap(imported[_PAYLOADS], "cloudpickle", kit.stand_in(dumps=_names)))
+            alone.enter_context(kit.swap(imported[_PAYLOADS], "cloudpickle", kit.stand_in(dumps=_pickle_names)))
         if _HISTOGRAMS in imported:
             alone.enter_context(kit.swap(imported[_HISTOGRAMS], "Histogram", list))
         if _COLLECTOR in imported:
             collects = imported[_COLLECTOR]
-            collector = _collector(collects.AsyncTrajectoryCollector, run)
+            collector = _make_collector(collects.AsyncTrajectoryCollector, run)
             buffer = imported[_BUFFER].ReplayBufferImpl
-            threads = _threads(collects._threading, patience)
+            threads = _make_threads(collects._threading, patience)
             alone.enter_context(kit.swap_all(collects, ray=ray, _threading=threads, time=clock))
             alone.enter_context(kit.swap(collects.asyncio, "sleep", patience.pause))
             actors = {"AsyncTrajectoryCollector": _actors(collector), "ReplayBuffer": _actors(buffer)}
@@ -531,12 +530,12 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
     return run.did
 
 
-def _names(value: Any, **_: Any) -> bytes:
-    """Return a batch's sorted column names as bytes, instead of its pickle."""
+def _pickle_names(value: Any, **_: Any) -> bytes:
+    """Return a batch's sorted column names as bytes, in place of the batch's pickle."""
     return repr(sorted(value) if isinstance(value, Mapping) else type(value).__name__).encode()
 
 
-def _threads(module: Any, waits: _Waits) -> Any:
+def _make_threads(module: Any, waits: _Waits) -> Any:
     names = ("Lock", "RLock", "current_thread", "Condition", "local")
     return kit.stand_in(Thread=_Thread, Event=waits.event, **{name: getattr(module, name) for name in names})
 

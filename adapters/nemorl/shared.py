@@ -1,4 +1,4 @@
-"""Names and stand-ins that the parts of the NeMo-RL adapter share."""
+"""Names and stand-ins that several modules of the NeMo-RL adapter use."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SAMPLING = f"{ALGORITHMS}.logits_sampling_utils"
 
 
 class Options(dict[str, Any]):
-    """Options that can be read as attributes (as in NeMo-RL since July 2026) and as dictionary keys (as before)."""
+    """A dictionary whose keys can also be read as attributes, as NeMo-RL reads options since July 2026."""
 
     __getattr__ = dict.__getitem__
 
 
 class Words:
-    """A stand-in tokenizer whose tokens are words, with a chat template that joins the messages."""
+    """A stand-in tokenizer for texts of numbers. Each number is the id of a token."""
 
     pad_token_id = 0
 
@@ -41,7 +41,7 @@ def message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
 
 
 def configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """Make one of NeMo-RL's configurations: a typed dictionary or a pydantic model.
+    """Make NeMo-RL's configuration of the given class, which is a typed dictionary or a pydantic model.
 
     :raises AbsentError: if the scenario needs an option that this version does not have.
     """

@@ -1,4 +1,4 @@
-"""Bindings for NeMo-RL's workers: updates and forward passes of a batch, with a table of log-probs as the model."""
+"""Bindings for NeMo-RL's workers, which train on a batch or compute its log-probs. The model is a table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LARGEST = 40.0
 
 
 class _Optimizer:
-    """A stand-in optimizer that adds up the gradients of all steps, and changes no parameter."""
+    """A stand-in optimizer that sums the gradients of all steps and changes no parameter."""
 
     def __init__(self, table: Any) -> None:
         self._table, self.gradient = table, torch.zeros_like(table)
@@ -42,8 +42,8 @@ class _Optimizer:
         return True, float(own.norm()), 0.0
 
 
-def _sequences(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
-    """Make a batch of whole sequences. Each token's id selects an entry of the model's table."""
+def _make_batch(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
+    """Make a batch of whole sequences whose token ids are indices of the model's table."""
     mask = inputs["response_mask"] != 0
     ids = torch.tensor(kit.token_ids(torch.ones_like(mask)))
     ends = (mask * torch.arange(1, mask.shape[1] + 1)).amax(-1) + 1
@@ -54,8 +54,8 @@ def _sequences(boundary: Any, inputs: Mapping[str, Any], **columns: Any) -> Any:
     return boundary.imported[BATCHES].BatchedDataDict(batch)
 
 
-def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with which the driver splits a batch by tokens; empty if it splits the batch by rows."""
+def _split_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the driver's options for splitting a batch by tokens, or {} if the batch is split by rows."""
     budget = inputs[_BUDGET]
     if budget is None:
         return {}
@@ -69,16 +69,14 @@ def _dynamic(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packs(inputs: Mapping[str, Any]) -> bool:
-    """Return True if sequences are packed into one row. With only a token budget, a microbatch consists of rows of
-    similar lengths.
-    """
+    """Return True if the scenario packs sequences into one row, and False if a microbatch has several rows."""
     return inputs[_BUDGET] is not None and inputs["micro_batch_size"] is not None
 
 
-def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callable[[Any], Any]) -> Any:
-    """Make one rank's worker.
+def _make_worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callable[[Any], Any]) -> Any:
+    """Make the worker of a data-parallel rank without running its constructor.
 
-    :param makes: makes a model for the scenario, and returns it with the table that is its parameter.
+    :param makes: function that returns a model for the scenario, and the table that is the model's parameter.
     """
     model, table = makes(inputs)
     mesh = kit.stand_in(get_group=lambda: None)
@@ -116,7 +114,7 @@ def _worker(boundary: Any, inputs: Mapping[str, Any], ranks: int, makes: Callabl
         enable_seq_packing=packs,
         **dict.fromkeys(("is_gemma3", "_is_reward_model", "autocast_enabled"), False),
         allow_flash_attn_args=True,
-        **(_of_megatron(model) if _MEGATRON in boundary.imported else {}),
+        **(_megatron_attributes(model) if _MEGATRON in boundary.imported else {}),
     )
 
 
@@ -125,8 +123,8 @@ _ONE_DEVICE = dict.fromkeys(("tensor_model_parallel_size", "context_parallel_siz
 _ONE_DEVICE |= {"sequence_parallel": False, "fp8_cfg": None}
 
 
-def _of_megatron(model: Any) -> dict[str, Any]:
-    """Return the attributes that only Megatron's workers have, and stand-ins for methods that call Megatron."""
+def _megatron_attributes(model: Any) -> dict[str, Any]:
+    """Return attributes that only Megatron's workers have, and stand-ins for methods that call Megatron."""
     model.zero_grad_buffer = lambda: None
     names = ("_copy_main_params_to_param_buffer", "_set_moe_grad_scale_func", "_set_mtp_grad_scale_func")
     names += ("_collect_mtp_metrics", "_compute_moe_grad_scale")
@@ -142,7 +140,7 @@ def _of_megatron(model: Any) -> dict[str, Any]:
 
 
 def _schedule(forward_step_func: Any, data_iterator: Any, model: Any, num_microbatches: int, **more: Any) -> list[Any]:
-    """Run microbatches one after another, and average their losses, as Megatron's schedule without pipelining does."""
+    """Run the microbatches in order and average their losses, as Megatron's schedule without pipelining does."""
     reports = []
     for _ in range(num_microbatches):
         outputs, compute = forward_step_func(data_iterator, lambda **named: model(**named).logits)
@@ -153,7 +151,7 @@ def _schedule(forward_step_func: Any, data_iterator: Any, model: Any, num_microb
     return reports
 
 
-def _megatron_names() -> dict[str, Any]:
+def _megatron_functions() -> dict[str, Any]:
     """Return stand-ins for the functions of Megatron that NeMo-RL imports. Each data-parallel rank has one device."""
     own = lambda *_: (torch.distributed.get_rank(),)  # noqa: E731
     groups = dict.fromkeys(("get_context_parallel_group", "get_tensor_model_parallel_group"), own)
@@ -187,13 +185,13 @@ def _megatron_names() -> dict[str, Any]:
     }
 
 
-def _policy(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+def _make_policy(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
     model = kit.token_table(inputs["log_probs"].detach())
     return model, model.model.table
 
 
-def _critic(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Make a model that returns one value per position. The value belongs to the next token."""
+def _make_critic(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Make a model that returns a value at each position. The value is that of the next token."""
     body = kit.token_table(inputs["log_probs"].detach(), scores=True).model
 
     class Critic(type(body)):  # type: ignore[misc]
@@ -204,8 +202,8 @@ def _critic(inputs: Mapping[str, Any]) -> tuple[Any, Any]:
     return body, body.table
 
 
-def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Run a worker's method on simulated ranks, on the CPU."""
+def _run_on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Call ``work`` on simulated ranks, on the CPU and with stand-ins for Megatron."""
     imported = boundary.imported
     used = [
         module for module in (boundary.module, *map(imported.get, (*_MODULES, *_OF_MEGATRON))) if module is not None
@@ -214,7 +212,7 @@ def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any
         alone.enter_context(kit.on_cpu(*used))
         names = {"get_train_context": lambda **_: nullcontext()}
         if _MEGATRON in imported:
-            names |= _megatron_names()
+            names |= _megatron_functions()
         for module in used:
             alone.enter_context(kit.swap_all(module, **names))
         alone.enter_context(kit.swap(boundary.module.torch.distributed, "broadcast_object_list", lambda *_, **__: None))
@@ -225,63 +223,63 @@ def _on_ranks(boundary: Any, count: int, work: Callable[[int], Any]) -> list[Any
         return kit.on_ranks(count, work)
 
 
-def _trained(
+def _train(
     boundary: Any, inputs: Mapping[str, Any], batch: Any, loss: Any, makes: Callable[[Any], Any]
 ) -> tuple[Any, list[Any]]:
-    """Train a worker on each rank. Return the gradient and the reports of the ranks.
+    """Train one worker per rank. Return their joint gradient, and a list of their reports.
 
     FSDP averages gradients over ranks; Megatron adds them up.
     """
     count = inputs["dp_size"] or 1
-    shards = batch.shard_by_batch_size(count, batch_size=len(inputs["response_mask"]), **_dynamic(inputs))
+    shards = batch.shard_by_batch_size(count, batch_size=len(inputs["response_mask"]), **_split_options(inputs))
     shards = shards[0] if isinstance(shards, tuple) else shards
-    workers = [_worker(boundary, inputs, count, makes) for _ in range(count)]
-    reports = _on_ranks(boundary, count, lambda rank: boundary.function(workers[rank], shards[rank], loss))
+    workers = [_make_worker(boundary, inputs, count, makes) for _ in range(count)]
+    reports = _run_on_ranks(boundary, count, lambda rank: boundary.function(workers[rank], shards[rank], loss))
     adds = _MEGATRON in boundary.imported
     return sum(worker.optimizer.gradient for worker in workers)[:, 1:-1] / (1 if adds else count), reports
 
 
-def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train the policy with its clipped loss."""
+def _update_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses, mask = boundary.imported[LOSSES], inputs["response_mask"]
     old = inputs["old_log_probs"]
     if ((inputs["log_probs"] - old).abs() * (mask != 0)).max() > _LARGEST:
-        raise AbsentError("the loss overflows: a known bug, NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
-    batch = _sequences(boundary, inputs, advantages=inputs["advantages"], prev_logprobs=old, generation_logprobs=old)
+        raise AbsentError("NeMo-RL's loss overflows: a known bug, NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
+    batch = _make_batch(boundary, inputs, advantages=inputs["advantages"], prev_logprobs=old, generation_logprobs=old)
     options = {"ratio_clip_min": inputs["eps_clip_low"], "ratio_clip_max": inputs["eps_clip_high"]}
     options |= {"ratio_clip_c": inputs["dual_clip"], "reference_policy_kl_penalty": 0.0}
     loss = losses.ClippedPGLossFn(
         losses.ClippedPGLossConfig(**options, token_level_loss=inputs["loss_agg_mode"] == "token-mean")
     )
-    total, reports = _trained(boundary, inputs, batch, loss, _policy)
+    total, reports = _train(boundary, inputs, batch, loss, _make_policy)
     return {"gradient": total, "pg_loss": reports[0]["global_loss"].sum(), "kl_loss": None}
 
 
-def _regressed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train the critic with its squared error."""
+def _update_critic(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses = boundary.imported[LOSSES]
-    batch = _sequences(boundary, inputs, values=inputs["values"], returns=inputs["returns"])
+    batch = _make_batch(boundary, inputs, values=inputs["values"], returns=inputs["returns"])
     loss = losses.MseValueLossFn(losses.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
     uncut = {"log_probs": inputs["vpreds"], "dp_size": 1, **dict.fromkeys(("micro_batch_size", _BUDGET))}
-    gradient, reports = _trained(boundary, {**inputs, **uncut}, batch, loss, _critic)
+    gradient, reports = _train(boundary, {**inputs, **uncut}, batch, loss, _make_critic)
     return {"loss": kit.attach_gradient(reports[0]["global_loss"].sum(), inputs["vpreds"], gradient)}
 
 
-def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    batch, order = _sequences(boundary, inputs), None
-    if dynamic := _dynamic(inputs):
+def _recompute(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    batch, order = _make_batch(boundary, inputs), None
+    if dynamic := _split_options(inputs):
         (batch,), order = batch.shard_by_batch_size(1, **dynamic)
     if boundary.path.startswith(_CRITIC) and _packs(inputs):
-        raise AbsentError("the worker returns packed values as one row; the contract has a row for each sequence")
-    worker = _worker(boundary, inputs, 1, _critic if "Value" in boundary.path else _policy)
-    made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch))[0]
+        raise AbsentError(
+            "NeMo-RL's worker returns packed values as one row; the contract needs a row for each sequence"
+        )
+    worker = _make_worker(boundary, inputs, 1, _make_critic if "Value" in boundary.path else _make_policy)
+    made = _run_on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch))[0]
     if order is not None:
         made.reorder_data(order)
     return {"log_probs": made["values" if "values" in made else "logprobs"][:, 1:]}
 
 
-def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs from the top-k logits that a worker returns, where k is the size of the vocabulary.
+def _score_by_top_k(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs from the top-k logits of a worker, where k is the size of the vocabulary.
 
     If there are several rows, they are packed.
     """
@@ -289,11 +287,11 @@ def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     size, packs = logits.shape[-1], len(logits) > 1
     cut = {"micro_batch_size": 1 if packs else None, _BUDGET: 8 if packs else None}
     whole = {"response_mask": torch.ones(logits.shape[:2]), "log_probs": logits, **cut}
-    batch, order = _sequences(boundary, whole), None
+    batch, order = _make_batch(boundary, whole), None
     if packs:
-        (batch,), order = batch.shard_by_batch_size(1, **_dynamic(whole))
-    worker = _worker(boundary, whole, 1, _policy)
-    made = _on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch, k=size))[0]
+        (batch,), order = batch.shard_by_batch_size(1, **_split_options(whole))
+    worker = _make_worker(boundary, whole, 1, _make_policy)
+    made = _run_on_ranks(boundary, 1, lambda _: boundary.function(worker, data=batch, k=size))[0]
     if order is not None:
         made.reorder_data(order)
     values, places = (made[name][:, :-1] for name in ("topk_logits", "topk_indices"))
@@ -321,7 +319,7 @@ def _common(path: str) -> dict[str, Any]:
 BINDINGS = (
     *(
         Binding(
-            f"{path}.train", "policy_update", call=_updated, **_common(path),
+            f"{path}.train", "policy_update", call=_update_policy, **_common(path),
             fixed={
                 **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
                 **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
@@ -331,21 +329,21 @@ BINDINGS = (
         for path in (_FIRST, _SECOND, _THIRD)
     ),
     *(Binding(
-        f"{path}.train", "value_loss", call=_regressed, **_common(path), fixed=aggregated("token-mean"),
+        f"{path}.train", "value_loss", call=_update_critic, **_common(path), fixed=aggregated("token-mean"),
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),
         ),
     ) for path in (_CRITIC, _MCORE_CRITIC)),
     *(
         Binding(
-            f"{path}.get_topk_logits", "token_log_probs", call=_ranked, **_common(path),
+            f"{path}.get_topk_logits", "token_log_probs", call=_score_by_top_k, **_common(path),
             fixed={"temperature": 1.0, "with_entropy": False},
         )
         for path in (_FIRST, _SECOND, _THIRD)
     ),
     *(
         Binding(
-            f"{path}.{method}", "recomputed_log_probs", call=_recomputed, fixed={"entropies": None}, **_common(path),
+            f"{path}.{method}", "recomputed_log_probs", call=_recompute, fixed={"entropies": None}, **_common(path),
         )
         for path, method in (
             (_FIRST, "get_logprobs"), (_SECOND, "get_logprobs"), (_THIRD, "get_logprobs"), (_CRITIC, "get_values"),

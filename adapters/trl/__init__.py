@@ -1,7 +1,7 @@
 """Bindings for TRL (huggingface/trl).
 
-Trainers have TRL's own configuration classes. Most methods are called on a trainer whose constructor did not run. Its
-attributes come from the configuration or from ``_OFF``. Bindings of whole training steps run the constructor.
+Configurations are instances of TRL's own classes. Most bindings call a method of a trainer whose constructor did not
+run: its attributes come from the configuration or from ``_OFF``. Bindings of whole training steps run the constructor.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _OWN, _HEAD = "trl.experimental", "trl.trainer.utils"
 _SDPO = f"{_OWN}.sdpo.sdpo_trainer.SDPOTrainer"
 _IW_OPD = f"{_OWN}.iw_opd.iw_opd_trainer"
 
-# _COUNTED lists the masks that searches draw: completions are padded on the right.
+# _COUNTED: the layouts of response masks that searches may draw. TRL pads completions on the right.
 _COUNTED, _TYPED = ("full", "right"), ("input_ids", "mm_token_type_ids")
 
 _SIDES = ("chosen", "rejected")
 
-#: Attributes that constructors set in addition to options, in a run without tools, images, adapters and vLLM.
+#: Attributes that a trainer's constructor sets besides the options, for a run without tools, images, adapters and vLLM.
 _OFF: dict[str, Any] = {
     **dict.fromkeys(("tools", "environments", "environment_factories", "rollout_func", "ref_model", "_is_vlm")),
     **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
@@ -74,8 +74,8 @@ _OFF: dict[str, Any] = {
 }
 
 
-def _of_configuration(self: Any, name: str) -> Any:
-    """Return the value that the constructor of a TRL trainer would set for an attribute."""
+def _attribute_of(self: Any, name: str) -> Any:
+    """Return an attribute that the skipped constructor would set, from ``_OFF`` or from the configuration."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _OFF or name.startswith(("_on_policy_", "_off_policy_", "_matched_", "_unmatched_")):  # counters
@@ -86,7 +86,7 @@ def _of_configuration(self: Any, name: str) -> Any:
 
 
 def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
-    """Make an instance of TRL's configuration class. Options are set afterwards, so TRL does not validate them."""
+    """Make the trainer's configuration, and set the given options without TRL's validation."""
     kind = kind or kit.config_class_of(boundary)
     made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
     for option, value in kit.keep_accepted(kind, given, former).items():
@@ -95,13 +95,12 @@ def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] 
 
 
 def _call_directly(wrapper: Any, model: Any, method: Callable[..., Any], *rest: Any, **more: Any) -> Any:
-    """Call a method directly. TRL's trainer would call it through the wrapper of a distributed model."""
-    return method(*rest, **more)
+    return method(*rest, **more)  # TRL calls the method through the wrapper of a distributed model
 
 
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
-    """Make a TRL trainer without running its constructor; see :func:`_of_configuration`."""
-    made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
+    """Make a TRL trainer without running its constructor. Attributes that are not given come from its configuration."""
+    made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _attribute_of}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {
         "accelerator": kit.make_one_process(boundary.device),
@@ -138,10 +137,8 @@ _LOSS_TYPES = {
 }
 
 
-def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
-    """Return stand-ins for a trainer's methods that compute log-probs. They return the given log-probs, and entropies
-    of 0.
-    """
+def _make_log_prob_methods(boundary: Any, log_probs: Any) -> dict[str, Any]:
+    """Make stand-ins for a trainer's methods that compute log-probs. They return ``log_probs`` and entropies of 0."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
     both, one = (
@@ -151,7 +148,7 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
 
 
 def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Make the batch that a trainer's loss takes: one-token prompts, each with a scored response."""
+    """Make the input of a policy loss: one-token prompts, with completions and their advantages."""
     mask, old = inputs["response_mask"].long(), inputs["old_log_probs"]
     total, weights = (inputs.get(name) for name in ("batch_num_tokens", "importance_weights"))
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
@@ -173,7 +170,8 @@ def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes:
     weighted = inputs["importance_weights"] is not None
     if weighted and not hasattr(args, "vllm_importance_sampling_correction"):
         raise UnknownInputError(
-            "not in this version: importance weights for another sampling policy", "importance_weights"
+            "this version has no option vllm_importance_sampling_correction; the scenario has importance weights",
+            "importance_weights",
         )
     return _trainer(
         boundary,
@@ -183,7 +181,7 @@ def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes:
         current_gradient_accumulation_steps=1,
         use_vllm=weighted,
         vllm_importance_sampling_correction=True,
-        **_saying(boundary, inputs["log_probs"]),
+        **_make_log_prob_methods(boundary, inputs["log_probs"]),
         **attributes,
     )
 
@@ -192,10 +190,10 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     algorithm, mode, mask = inputs["algorithm"], inputs["loss_agg_mode"], inputs["response_mask"]
     loss_type = _LOSS_TYPES.get((algorithm, mode))
     if loss_type is None or (algorithm == "cispo" and inputs["eps_clip_low"] < 1):
-        raise AbsentError(f"not in TRL: {algorithm} with {mode} and the lower clip bound {inputs['eps_clip_low']}")
+        raise AbsentError(f"TRL has no {algorithm} loss with {mode} and the lower clip bound {inputs['eps_clip_low']}")
     loss_type = "dapo" if loss_type == "bnpo" and inputs["batch_num_tokens"] is not None else loss_type
     given = {
-        **_bounds(inputs),
+        **_clip_options(inputs),
         "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"),
         "importance_sampling_level": "sequence" if algorithm == "gspo" else "token",
         "delta": inputs["dual_clip"],
@@ -221,13 +219,13 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _loss_type(loss: Any, name: str) -> str:
     if f'"{name}"' not in kit.source_of(loss):
-        raise AbsentError(f"not in this version: loss_type {name!r}")
+        raise AbsentError(f"this version has no loss_type {name!r}")
     return name
 
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of TRL's fused path. The kernel is in another package, so TRL's own loss replaces it."""
-    plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_bounds(inputs)})
+    """Call TRL's method for Liger's fused loss, with TRL's unfused loss in place of Liger's kernel."""
+    plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_clip_options(inputs)})
     trainer = _clipping(boundary, args, inputs, _get_last_hidden_state=lambda *_, **__: None)
 
     def kernel(**handed: Any) -> Any:
@@ -244,8 +242,7 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.invoke({}, trainer, model, _completions(inputs, ref_per_token_logps=None))}
 
 
-def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's options for the clip range."""
+def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "epsilon": inputs["eps_clip_low"],
         "epsilon_high": inputs["eps_clip_high"],
@@ -255,18 +252,17 @@ def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    trainer = _clipping(boundary, _options(boundary, _bounds(inputs)), inputs)
+    trainer = _clipping(boundary, _options(boundary, _clip_options(inputs)), inputs)
     return {"loss": boundary.function(trainer, kit.stand_in(training=True), _completions(inputs))}
 
 
-def _takes_rows(collator: Any) -> bool:
-    """Return True if the collator of TRL's asynchronous trainer takes a row of samples for each rank."""
+def _takes_rows_of_ranks(collator: Any) -> bool:
+    """Return True if the collator takes a list of rows, one for each rank, and False if it takes a list of samples."""
     return any(f"({name},)" in kit.source_of(collator.torch_call) for name in ("groups", "rows"))
 
 
 def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
-    """Make the collator's input from the samples of one rank: a list or, since the autumn of 2026, a tree of their
-    tokens."""
+    """Make the collator's row from the samples of one rank: a tree of tokens, or a list until the autumn of 2026."""
     if not hasattr(boundary.module, "TreeRow"):
         return samples
     row = boundary.module.TreeRow()
@@ -276,24 +272,24 @@ def _row_of(boundary: Any, samples: Sequence[dict[str, Any]]) -> Any:
 
 
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of TRL's asynchronous trainer. TRL's collator packs the completions into one row."""
+    """Call the loss of TRL's asynchronous trainer on completions that TRL's collator packs into one row."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
     if hasattr(boundary.module, "patch_chunked_lm_head"):
         boundary.module.patch_chunked_lm_head(model, 4, 1.0)
     elif hasattr(boundary.module, "add_fused_lm_head"):
         boundary.module.add_fused_lm_head(model, 1.0, outputs=("log_probs", "entropy"))
     else:
-        raise AbsentError("not in this version: packed rows whose log-probs are computed in chunks")
+        raise AbsentError("this version has neither patch_chunked_lm_head nor add_fused_lm_head")
     columns = mask, inputs["old_log_probs"], row_mean(inputs["advantages"], mask != 0)[:, 0]
     rows = [
         {"input_ids": ids, "completion_mask": [0, *kept], "old_log_probs": [0.0, *old], "advantage": a, "group_id": 0}
         for ids, kept, old, a in zip(kit.token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
     ]
     collator, given = boundary.module.DataCollatorForRollout(pad_token_id=0), [{**row, "metrics": {}} for row in rows]
-    batch = collator.torch_call([[_row_of(boundary, given)]] if _takes_rows(collator) else given)
+    batch = collator.torch_call([[_row_of(boundary, given)]] if _takes_rows_of_ranks(collator) else given)
     if inputs["batch_num_tokens"] is not None:
         batch["global_n_tokens"] = torch.tensor([float(inputs["batch_num_tokens"])])
-    args = _options(boundary, _bounds(inputs), {"beta": 0.0, "num_iterations": 2})
+    args = _options(boundary, _clip_options(inputs), {"beta": 0.0, "num_iterations": 2})
     trainer = _clipping(boundary, args, inputs, _train_tokens_start_time=None)
     loss = boundary.function(trainer, model, batch)
     clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if mask.any() else None  # NaN without a token
@@ -301,10 +297,12 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of the tokens that TRL's off-policy masking keeps, and PPO's loss without this mask."""
+    """Return TRL's off-policy mask, and PPO's loss of each token without this mask."""
     advantages, mask, ratio = inputs["advantages"][:, :1], inputs["response_mask"], torch.exp(-inputs["ppo_kl"])
     if not torch.equal(advantages.expand(mask.shape), inputs["advantages"]):
-        raise AbsentError("all tokens of a completion must have the same advantage")
+        raise AbsentError(
+            "TRL has one advantage per completion; in the scenario, advantages differ within a completion"
+        )
     kept = boundary.function(advantages, inputs["log_probs"], inputs["old_log_probs"], mask, inputs["opsm_delta"])
     bounded = ratio.clamp(1 - inputs["eps_clip"], 1 + inputs["eps_clip_high"])
     losses = -torch.minimum(ratio * advantages, bounded * advantages)
@@ -427,7 +425,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean includes empty rows
     if of_rows and not inputs["response_mask"].any(-1).all():
-        raise AbsentError("the loss is a mean that includes rows without a valid token; the scenario has such a row")
+        raise AbsentError(
+            "TRL averages over all rows, including rows without a valid token; the scenario has such a row"
+        )
     if "distillation_logits" in boundary.parameters:
         said = trainer._compute_teacher_student_logits(student, teacher, batch)
         return {"loss": boundary.function(trainer, student, batch, said)}
@@ -436,11 +436,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.invoke({}, trainer, student, batch, num_items_in_batch=total)}
 
 
-def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs and entropies with TRL's function for chunks. The language-model head is the identity
-    matrix.
-    """
+def _call_chunked_head(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     logits, pad = inputs["logits"], torch.nn.functional.pad
+    # The head is the identity matrix, so that the hidden states are the logits.
     states, head = kit.stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
     model = kit.stand_in(config=kit.stand_in(), lm_head=kit.stand_in(weight=head), model=lambda **_: states)
     labels, mask = (pad(values, (1, 0)) for values in (inputs["token_ids"], inputs["response_mask"] != 0))
@@ -459,12 +457,12 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": told["log_probs"], "entropy": told["entropy"].detach()}
 
 
-def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean entropy that TRL's trainer logs. A stand-in returns the scenario's entropy of each token."""
+def _log_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean entropy that TRL's SFT trainer logs, given the scenario's entropy of each token."""
     import transformers
 
     if not hasattr(boundary.module, "entropy_from_logits"):
-        raise AbsentError("not in this version: entropy_from_logits; this version's model returns entropies")
+        raise AbsentError("this version has no function entropy_from_logits; its models return entropies")
     values, batch = inputs["values"], kit.make_sequences(inputs["response_mask"])
     model = kit.token_table(values[..., None].expand(*values.shape, 2))
     args = kit.stand_in(use_liger_kernel=False, loss_type="nll")
@@ -482,15 +480,13 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"result": values.new_tensor(trainer._metrics["train"]["entropy"][0])}
 
 
-def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return log-probs, reference log-probs and masks, each with the rows of chosen responses before those of rejected
-    responses.
-    """
+def _join_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Concatenate the chosen and the rejected rows of the log-probs, the reference log-probs and the masks."""
     return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
 def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    table, reference, mask = _of_pairs(inputs)
+    table, reference, mask = _join_pairs(inputs)
     model, other = kit.token_table(table, trains=False), kit.token_table(reference)
     if hasattr(boundary.module, "add_fused_lm_head"):  # as the trainer's constructor does
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
@@ -513,14 +509,14 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         loss_type=[inputs["loss_type"]] if several else inputs["loss_type"],
     )
     if "get_batch" in boundary.path:
-        return {"loss": boundary.invoke({}, trainer, model, _former_pairs(boundary, batch))[0]}
+        return {"loss": boundary.invoke({}, trainer, model, _split_pairs(boundary, batch))[0]}
     kept = {name: batch[name] for name in ("input_ids", "attention_mask", "completion_mask")}
     return {"loss": boundary.function(trainer, model, kept, False)}
 
 
-def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let TRL compute ORPO's odds-ratio term from the mean log-probs of responses."""
-    table, _, mask = _of_pairs(inputs)
+def _orpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ORPO's odds-ratio loss, which TRL computes from the mean log-prob of each response."""
+    table, _, mask = _join_pairs(inputs)
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
     logits = torch.nn.functional.pad(kit.two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
     averages = boundary.owner.get_batch_logps(logits, labels, average_log_prob=True)
@@ -528,8 +524,8 @@ def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": -boundary.function(trainer, *averages.chunk(2))[0].mean()}
 
 
-def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a preference batch as TRL's older collators name them."""
+def _split_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Split a preference batch into the columns of TRL's older collators: prompt, chosen and rejected."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
     rows, start = len(batch["labels"]) // 2, 0 if whole else kit.PROMPT
     prompts = (("input_ids", "prompts"), ("attention_mask", "prompt_attention_mask"))
@@ -540,8 +536,8 @@ def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate preference pairs with TRL, and return each prompt token with its token type."""
+def _collate_pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate preference pairs with images, and return the tokens and token types of their prompts."""
     samples = inputs["samples"]
     pairs = [zip(*(sample[name].tolist() for name in _TYPED)) for sample in samples]
     prompts = [" ".join(f"{token}:{kind}" for token, kind in one) for one in pairs]
@@ -557,16 +553,16 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metric that TRL's trainer logs for these values."""
+def _log_metric(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean that a trainer logs for a metric, given the metric's values."""
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
     if boundary.function is transformers.Trainer.log:
-        raise AbsentError("not in this version: a `log` method of this trainer; it inherits the one of transformers")
+        raise AbsentError("this version's trainer does not override `Trainer.log` of transformers")
     # Until March 2025, the trainer does not expect NaN.
     if leaves_nan and "nan" not in kit.source_of(boundary.module):
-        raise AbsentError("not in this version: completions without a score")
+        raise AbsentError("this version's trainer cannot log completions without a score (NaN)")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = kit.bookkeeping(should_evaluate=True, global_step=1)
     kept = {"train": {"probed": history} if history else {}, "eval": {}}
@@ -576,7 +572,7 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     with kit.swap(transformers.Trainer, "log", lambda _, logs, *__: found.update(logs)):
         boundary.invoke({}, trainer, {"loss": 0.0}, start_time=0.0)
     told = found.get("probed", float("nan") if history else None)
-    # 0 if there are no values, because the trainer then logs nothing.
+    # If there are no values, the trainer logs nothing, and the mean is defined as 0.
     return {"result": values.new_tensor(0.0 if told is None else told)}
 
 
@@ -609,27 +605,27 @@ MODELS = (
         fixed={"label_smoothing": 0.0},  # the option is documented for Robust DPO and EXO only
     ),
     Binding(
-        f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
+        f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_orpo_loss, stand_ins=(_SELF,),
         fixed={**PREFERENCE_LOSS.lacking("beta"), "loss_type": "orpo"}, dialects=(_NO_REFERENCE,),
     ),
     Binding(
-        f"{_HEAD}.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
+        f"{_HEAD}.patch_chunked_lm_head", "token_log_probs", call=_call_chunked_head, fixed={"with_entropy": True},
         stand_ins=(StandIn("model", "a model whose hidden states are the logits, with an identity matrix as head"),),
     ),
     Binding(
-        f"{DPO}.DataCollatorForVisionPreference.torch_call", "collation", call=_collated,
+        f"{DPO}.DataCollatorForVisionPreference.torch_call", "collation", call=_collate_pairs,
         stand_ins=(StandIn("processor", "a vision processor, which converts texts to numbers and adds their types"),),
         fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}},
     ),
     *(
         Binding(
-            f"{owner}.log", "masked_statistics", call=partial(_logged, owner in _WITHOUT_A_NUMBER),
+            f"{owner}.log", "masked_statistics", call=partial(_log_metric, owner in _WITHOUT_A_NUMBER),
             stand_ins=(_SELF, StandIn("Trainer.log", "from transformers; logs the values that it gets")), fixed=_MEAN,
         )
         for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
     ),
     Binding(
-        f"{SFT}.SFTTrainer.compute_loss", "masked_statistics", call=_entropy_told,
+        f"{SFT}.SFTTrainer.compute_loss", "masked_statistics", call=_log_entropy,
         stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF), fixed=_MEAN,
         accepts={"response_mask": _COUNTED}, dialects=(_FINITE,), dtypes=("float32",),
     ),
@@ -650,10 +646,8 @@ MODELS = (
 # -- rows of data: chats, pairs and packs ------------------------------------------------------------------------------
 
 
-def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a chat, and whether TRL trains on each. TRL trains either on all assistant tokens, or only
-    on the last answer.
-    """
+def _prepare_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepare a chat with TRL's SFT trainer, and return its token ids and loss mask."""
     tokenizer, messages = chat(inputs)
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
@@ -671,8 +665,8 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": made[0]["input_ids"], "loss_mask": list(learned)} if made else {"token_ids": None}
 
 
-def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of the chosen answer of a preference pair, and whether TRL trains on each."""
+def _prepare_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate a preference pair for DPO, and return the token ids and loss mask of the prompt and the chosen answer."""
     tokenizer, messages = chat(inputs)
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
@@ -693,8 +687,8 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": batch["input_ids"][0][:count], "loss_mask": batch["completion_mask"][0][:count]}
 
 
-def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a chat, and whether the collator of TRL's GKD trainer trains on each."""
+def _collate_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate a chat with a collator for distillation, and return its token ids and loss mask."""
     tokenizer, messages = chat(inputs)
     tokenizer.backend_tokenizer = kit.stand_in(pre_tokenizer=None, decoder=None)
     known = {"tokenizer": tokenizer, "max_length": inputs["max_tokens"] or 1000, "max_prompt_length": 1000}
@@ -711,14 +705,14 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "strategy" not in boundary.parameters:
-        raise AbsentError("not in this version: packs of whole rows; this version cuts rows at the end of a pack")
+        raise AbsentError("this version has only one packing strategy, which cuts rows at the end of a pack")
     rows = kit.make_dataset([{"input_ids": [row] * length} for row, length in enumerate(kit.lengths_of(inputs))])
     made = boundary.function(rows, inputs["max_tokens_per_microbatch"])
     return {"parts": [list(dict.fromkeys(row)) for row in made["input_ids"]]}
 
 
-def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rewards plus TRL's penalty for overlong responses."""
+def _penalise_overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Add TRL's penalty for overlong responses to the rewards."""
     ids = [[1] * int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
     added = boundary.function(boundary.owner(inputs["max_length"], inputs["buffer"]), completion_ids=ids)
     return {"rewards": inputs["rewards"] + inputs["rewards"].new_tensor(added)}
@@ -730,14 +724,14 @@ ROWS = (
     *(
         Binding(boundary, "trained_tokens", call=call, stand_ins=(_SELF, _WORDS), fixed=fixed, requires=needs)
         for boundary, call, fixed, needs in (
-            (_PREPARES[0], _of_a_chat, {}, (f"{SFT}.SFTConfig",)),
-            (f"{DPO}.DataCollatorForPreference.torch_call", _of_a_pair, {"trains": "last"}, _PREPARES[1:]),
-            (f"{_OWN}.utils.DataCollatorForChatML.__call__", _of_chatml, {"trains": "last", "max_tokens": None}, ()),
-            (f"{_IW_OPD}._DistillationCollator.__call__", _of_chatml, {"trains": "last", "max_tokens": None}, ()),
+            (_PREPARES[0], _prepare_chat, {}, (f"{SFT}.SFTConfig",)),
+            (f"{DPO}.DataCollatorForPreference.torch_call", _prepare_pair, {"trains": "last"}, _PREPARES[1:]),
+            (f"{_OWN}.utils.DataCollatorForChatML.__call__", _collate_chat, {"trains": "last", "max_tokens": None}, ()),
+            (f"{_IW_OPD}._DistillationCollator.__call__", _collate_chat, {"trains": "last", "max_tokens": None}, ()),
         )
     ),
     Binding(
-        "trl.rewards.other_rewards._SoftOverlongPunishment.__call__", "overlong_penalty", call=_overlong,
+        "trl.rewards.other_rewards._SoftOverlongPunishment.__call__", "overlong_penalty", call=_penalise_overlong,
         fixed={"factor": 1.0},
     ),
     microbatch_packing("trl.data_utils.pack_dataset", _packed),
@@ -764,8 +758,8 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {side: told[f"logps/{side}"].item() for side in _SIDES}}
 
 
-def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the KL that TRL's PPO trainer reports for these log-probs."""
+def _report_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the KL divergence that TRL's PPO trainer logs for the given policy and reference log-probs."""
     given = inputs["arguments"]
     log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
     ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
@@ -790,8 +784,8 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": told["objective/kl"].item()}
 
 
-def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the chosen responses. The pairs are so long that TRL's trainer truncates them."""
+def _score_truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log-probs of the chosen responses after TRL truncated the pairs to ``max_length``."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(kit.token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -821,9 +815,10 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": collator.torch_call([{"input_ids": given["token_ids"]}])["labels"][0]}
 
 
-def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a chat with TRL's training template for a known chat template. Return the text that is trained on, and
-    whether the chat template renders the same chat to the same text.
+def _render_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Render a chat with the training template by which TRL replaces a known chat template.
+
+    Return the text that is trained on, and whether both templates render the chat to the same text.
     """
     from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -836,10 +831,10 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"same": same, "trained": "".join(texts[0][start:end] for start, end in spans[0])}}
 
 
-def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate samples, only some of which have a metric, and return the mean that TRL reports for the metric."""
-    if "num_processes" not in boundary.owner.__annotations__ or not _takes_rows(boundary.owner):
-        raise AbsentError("not in this version: samples that are split over ranks")
+def _average_metric(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean that TRL's collator reports for a metric that only some samples have."""
+    if "num_processes" not in boundary.owner.__annotations__ or not _takes_rows_of_ranks(boundary.owner):
+        raise AbsentError("this version's collator does not take the samples of several ranks")
     collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
     one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
     parts = [
@@ -851,43 +846,43 @@ def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"mean": math.nan if values is None else values.nanmean()}
 
 
-REPORTS = (Binding(f"{_ASYNC}.DataCollatorForRollout.torch_call", "mean_of_parts", call=_averaged),)
+REPORTS = (Binding(f"{_ASYNC}.DataCollatorForRollout.torch_call", "mean_of_parts", call=_average_metric),)
 
 SINGLE = tuple(
     Binding(boundary, "call", call=call, stand_ins=stand_ins, requires=(f"{boundary}(batch)",) * ("KTO" in boundary))
     for boundary, call, stand_ins in (
         (f"{KTO}.KTOTrainer.get_batch_loss_metrics", _reported, (_SELF, _ONE_PROCESS)),
-        ("trl.trainer.ppo_trainer.PPOTrainer.record_step_stats", _kl_told, (_SELF, _ONE_PROCESS)),
-        (f"{DPO}.DPOTrainer.concatenated_forward", _shortened, (_SELF, _ONE_PROCESS, _TABLE)),
+        ("trl.trainer.ppo_trainer.PPOTrainer.record_step_stats", _report_kl, (_SELF, _ONE_PROCESS)),
+        (f"{DPO}.DPOTrainer.concatenated_forward", _score_truncated, (_SELF, _ONE_PROCESS, _TABLE)),
         ("trl.trainer.utils.DataCollatorForCompletionOnlyLM.torch_call", _labelled, (_WORDS,)),
-        ("trl.chat_template_utils.get_training_chat_template", _rendered, (_WORDS,)),
+        ("trl.chat_template_utils.get_training_chat_template", _render_chat, (_WORDS,)),
     )
 )
 
 # -- whole steps of trainers with their real constructors, on a model that is a table ----------------------------------
 
 
-def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run TRL's supervised training on rows of token ids with a completion mask."""
+def _train_supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Train with TRL's SFT trainer on token ids with completion masks, and return the loss and its gradient."""
     mask, first = inputs["response_mask"], int(inputs["first_counts"])
     ids = kit.token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
     table, size, after = (inputs[name] for name in ("log_probs", "micro_batch_size", "output_after"))
     trainer, model = kit.build_trainer(boundary, table, size, rows, {"completion_only_loss": True}, after=after)
     if not len(trainer.train_dataset):
-        raise AbsentError("the trainer drops rows without a trained token, and no row is left")
+        raise AbsentError("TRL drops rows without a trained token, and the scenario has no other row")
     loss, arrived = kit.train(trainer, model)
     return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
 
 
-def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run TRL's policy training on given completions, which the trainer buffers, truncates and learns from."""
+def _train_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Train with TRL's GRPO or RLOO trainer on the scenario's completions, without generation."""
     mask = inputs["response_mask"]
     ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
-        raise AbsentError("the trainer needs at least two completions")
+        raise AbsentError("TRL's trainer needs at least two completions; the scenario has fewer")
     options = {
-        **_bounds(inputs),
+        **_clip_options(inputs),
         "num_generations": len(ids),
         "temperature": 1.0,
         "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1],
@@ -911,17 +906,18 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
 
-def _preferred(
+def _train_on_pairs(
     rows: str, names: tuple[str, ...], options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Run TRL's preference training on pairs of responses to a prompt.
+    """Train with a preference trainer of TRL on pairs of responses, and return the loss and its gradient.
 
-    :param rows: the form of the dataset: ``pairs``, ``responses``, ``texts`` (for a reward model, which returns the sum
-        of the table over a row's tokens) or ``prompts`` (for which responses are generated and judged). A row's first
-        token identifies the row. It is the prompt, or the beginning of a text. Trainers append the end token, except
-        for the reward trainer until September 2025.
+    The first token of a row identifies the row. It is the prompt, or the beginning of a text. Trainers append the end
+    token, except for the reward trainer until September 2025.
+
+    :param rows: the kind of dataset: ``pairs``, single ``responses``, ``texts`` for a reward model (the score is the
+        sum of the table over a text's tokens), or ``prompts``, for which responses are generated and judged.
     """
-    table, reference, mask = _of_pairs(inputs)
+    table, reference, mask = _join_pairs(inputs)
     ids = kit.token_ids(mask, ended=True)
     pairs = list(zip(ids, ids[len(ids) // 2 :]))
     size, parts = inputs["micro_batch_size"], {"ref_model": kit.token_table(reference)} if "ref_model" in names else {}
@@ -949,12 +945,12 @@ def _preferred(
     return {"loss": kit.attach_gradient(loss, table, arrived[:, 1:-1])}
 
 
-def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run TRL's distillation training of a student."""
+def _train_student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Train a student with a distillation trainer of TRL, and return the loss and its gradient."""
     mask, generated = inputs["response_mask"], inputs["generated"]
     ids = kit.token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
-        raise AbsentError("each completion needs at least one token")
+        raise AbsentError("TRL needs a valid token in every completion; the scenario has a completion without one")
     known = {
         "beta": inputs["beta"],
         "temperature": inputs["temperature"],
@@ -981,8 +977,7 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": kit.attach_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
 
 
-def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs that a TRL trainer computes for whole sequences at a sampling temperature."""
+def _score_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     arguments = inputs["arguments"]
     logits, ids = arguments["logits"], arguments["token_ids"]
     trainer = kit.make_unbuilt(
@@ -992,10 +987,8 @@ def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[st
     return {"returned": boundary.function(trainer, model, ids, torch.ones_like(ids), ids.shape[1] - 1)}
 
 
-def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompt that TRL's trainer passes to ``generate``. The tokenizer's truncation side decides at which end
-    a long prompt is cut.
-    """
+def _truncate_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tokens of a prompt that TRL's A2PO trainer truncates and passes to ``generate``."""
     words = [kit.PROMPT + token for token in inputs["token_ids"]]
     vocabulary = kit.stand_in(config=kit.stand_in(vocab_size=max(words, default=0) + 1))
     seen: list[Any] = []
@@ -1019,7 +1012,7 @@ def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": [word - kit.PROMPT for word in seen]}
 
 
-def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _distil_from_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return TRL's distillation loss for a teacher server that returns log-probs of the whole vocabulary."""
     import numpy
 
@@ -1064,14 +1057,16 @@ def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     return {"loss": loss}
 
 
-def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantages that TRL computes for one-token completions."""
+def _compute_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the advantages that a TRL trainer computes from the scenario's rewards."""
     rewards, size, level = inputs["rewards"], kit.group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
         former = "bool" in str(kit.config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
         if former and level == "batch":
-            raise AbsentError("not in this version: scaling by the batch; this version scales rewards by group")
+            raise AbsentError(
+                "this version's option scale_rewards is a boolean: rewards are scaled by group, not by batch"
+            )
         options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
@@ -1087,16 +1082,14 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     model.generate = lambda input_ids, **_: torch.nn.functional.pad(input_ids, (0, 1), value=1)
     if size == 1:
         if not hasattr(trainer, "num_generations_eval"):
-            raise AbsentError("not in this version: groups of one row")
+            raise AbsentError("this version has no option num_generations_eval, which groups of one row need")
         model.eval()
         trainer.num_generations_eval = 1
     return {"normalised": boundary.function(trainer, batch)["advantages"]}
 
 
-def _since(boundary: str) -> tuple[str, ...]:
-    """Return the paths that the binding of a step requires. Versions of TRL or transformers without one of them also
-    lack options that the step sets.
-    """
+def _needed_names(boundary: str) -> tuple[str, ...]:
+    # Versions of TRL or transformers without one of these names also lack options that the step sets.
     owner = boundary.rpartition(".")[0]
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
 
@@ -1115,12 +1108,12 @@ _TAKES = {
 _ONE_TOKEN = StandIn("generate", "returns one token instead of sampling")
 ADVANTAGES = (
     normalised_rewards(
-        f"{GRPO}.GRPOTrainer._generate_and_score_completions", _scored, "std_level", "epsilon",
+        f"{GRPO}.GRPOTrainer._generate_and_score_completions", _compute_advantages, "std_level", "epsilon",
         fixed={"group_layout": "equal", "epsilon": 0.0001}, accepts={"std_level": ("group", "batch", None)},
         stand_ins=(_TABLE, _ONE_TOKEN), dtypes=("float32",),
     ),
     normalised_rewards(
-        f"{RLOO}.RLOOTrainer._generate_and_score_completions", _scored, "leave_one_out", "std_level",
+        f"{RLOO}.RLOOTrainer._generate_and_score_completions", _compute_advantages, "leave_one_out", "std_level",
         stand_ins=(_TABLE, _ONE_TOKEN), fixed={"group_layout": "equal", "leave_one_out": True, "std_level": None},
     ),
 )  # fmt: skip
@@ -1131,31 +1124,31 @@ _COUNTERS = ("forward_tokens", "trained_tokens", "seq_len_weighted", "samples", 
 _A2PO = f"{_OWN}.a2po.a2po_trainer.A2POTrainer._prepare_inputs"
 STEPS = (
     Binding(
-        _A2PO, "truncation", call=_cut_prompt, requires=(_A2PO,), fixed={"loss_mask": None, "padded": False},
+        _A2PO, "truncation", call=_truncate_prompt, requires=(_A2PO,), fixed={"loss_mask": None, "padded": False},
         accepts={"side": ("left",)}, stand_ins=(StandIn("model", "records the prompt, and ends the call"),),
     ),
     Binding(
-        f"{_OWN}.a2po.a2po_trainer.A2POTrainer._get_sequence_logps", "call", call=_log_probs_of_sequences,
+        f"{_OWN}.a2po.a2po_trainer.A2POTrainer._get_sequence_logps", "call", call=_score_sequences,
         requires=(_A2PO,), stand_ins=(StandIn("model", "returns the scenario's logits"),),
     ),
     Binding(
-        _SERVED, "distillation_update", call=_taught_by_server, requires=(_SERVED,), dtypes=("float32",),
+        _SERVED, "distillation_update", call=_distil_from_server, requires=(_SERVED,), dtypes=("float32",),
         stand_ins=(StandIn("model", "a backbone that returns the scenario's logits, and a head that keeps them"),),
         fixed={"temperature": 1.0, "generated": True}, accepts={"beta": (0.0,), "response_mask": _COUNTED},
     ),
     *(
         Binding(
-            boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_since(boundary),
+            boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_needed_names(boundary),
             accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",),
         )
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
-            (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, (_FINITE,)),
+            (f"{SFT}.SFTTrainer.compute_loss", "supervised", _train_supervised, (), _ONE_RANK, {}, (_FINITE,)),
             (
-                f"{GRPO}.GRPOTrainer.compute_loss", "policy", _optimised, (_BATCH,), {**_POLICY, **_MEANS},
+                f"{GRPO}.GRPOTrainer.compute_loss", "policy", _train_policy, (_BATCH,), {**_POLICY, **_MEANS},
                 POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"), _of_responses(_OF_GRPO),
             ),
             (
-                f"{RLOO}.RLOOTrainer.compute_loss", "policy", _optimised, (_BATCH,), _POLICY,
+                f"{RLOO}.RLOOTrainer.compute_loss", "policy", _train_policy, (_BATCH,), _POLICY,
                 {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
                 (_RATIO_OF_A_RESPONSE, *_of_responses(_OF_RLOO)),
             ),
@@ -1163,8 +1156,8 @@ STEPS = (
     ),
     *(
         Binding(
-            boundary, "preference_update", call=partial(_preferred, rows, names, options),
-            stand_ins=(_TABLE, _SAID)[:1 + (rows == "prompts")], requires=_since(boundary),
+            boundary, "preference_update", call=partial(_train_on_pairs, rows, names, options),
+            stand_ins=(_TABLE, _SAID)[:1 + (rows == "prompts")], requires=_needed_names(boundary),
             accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
             fixed={**PREFERENCE_LOSS.lacking("loss_type", *names), **({} if "beta" in names else {"beta": 1.0})},
             dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
@@ -1183,7 +1176,7 @@ STEPS = (
     ),
     *(
         Binding(
-            f"{trainer}.training_step", "distillation_update", call=_taught, requires=(f"{_OWN}.utils",),
+            f"{trainer}.training_step", "distillation_update", call=_train_student, requires=(f"{_OWN}.utils",),
             stand_ins=(_TABLE, _SAID, _COLLATOR), accepts={"response_mask": _COUNTED, **accepts}, dtypes=("float32",),
         )
         for trainer, accepts in (
@@ -1198,10 +1191,10 @@ STEPS = (
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight version with which the engine generates each sample.
+    """Return, for each generated sample, the version of the weights that the engine had loaded.
 
-    TRL sends weights after each update. The model's only weight is the number of updates. The trainer's constructor
-    puts a new engine to sleep, at level 2.
+    TRL sends the weights after each update. The model's only weight is the number of updates, which is the version.
+    The trainer's constructor puts a new engine to sleep, at level 2.
     """
     engine, model = WeightEngine(), torch.nn.Module()
     model.version = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
@@ -1269,7 +1262,7 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pandas", "pyarrow", "requests"),
     ),
-    moved={  # trainers that moved to trl.experimental in 2025, one that moved back in 2026, and a renamed class
+    moved={  # trainers that moved to trl.experimental in 2025, a trainer that moved back in 2026, and renamed names
         DISTILLATION: ("trl.trainer.distillation_trainer",),
         f"{_HEAD}.patch_chunked_lm_head": (f"{_HEAD}.add_fused_lm_head",),
         **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},

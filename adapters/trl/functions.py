@@ -1,4 +1,4 @@
-"""Bindings for those functions of TRL that take tensors, and for its collators."""
+"""Bindings for TRL's functions of tensors, and for TRL's collators."""
 
 from __future__ import annotations
 
@@ -29,23 +29,17 @@ def _finite(line: str) -> Dialect:
     )  # fmt: skip
 
 
-def _needs(boundary: Any, *keys: str) -> None:
-    """Exclude versions of TRL whose function does not use these names.
-
-    :raises AbsentError: if the function's source lacks one of them.
-    """
+def _require_in_source(boundary: Any, *keys: str) -> None:
     source = kit.source_of(boundary.function)
     if missing := [key for key in keys if key not in source]:
-        raise AbsentError(f"not in this version: {missing[0]}")
+        raise AbsentError(f"this version's code of {boundary.path} does not contain {missing[0]!r}")
 
 
 # -- log-probs, and losses of logits -----------------------------------------------------------------------------------
 
 
-def _log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs and entropies that a TRL trainer computes. A stand-in model returns the scenario's logits
-    for two rows at a time.
-    """
+def _score_with_trainer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log-probs and entropies that a trainer computes from the scenario's logits, two rows at a time."""
     logits, ids = inputs["logits"], inputs["token_ids"]
     parts = (part.clone() for part in torch.nn.functional.pad(logits, (0, 0, 1, 1)).split(2))
     trainer = kit.make_unbuilt(
@@ -64,8 +58,7 @@ def _log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": told[0], "entropy": told[1]}
 
 
-def _divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the divergence of logits. Masked tokens have the label -100."""
+def _call_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     labels = torch.where(inputs["response_mask"] != 0, 1, -100)
     return kit.call_with(
         boundary,
@@ -77,36 +70,30 @@ def _divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _each_token(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean divergence of log-probs. The support of the divergence is the whole vocabulary."""
-    support = torch.ones_like(inputs["logits"], dtype=torch.bool)
+def _divergence_of_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    support = torch.ones_like(inputs["logits"], dtype=torch.bool)  # the whole vocabulary
     return kit.call_divergence(boundary, inputs, of_logits=False, support_mask=support)
 
 
-def _top(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean divergence of logits over the student's top-k tokens. Here these tokens are the whole
-    vocabulary."""
-    size = inputs["logits"].shape[-1]
+def _divergence_of_top_k(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    size = inputs["logits"].shape[-1]  # the whole vocabulary
     options = {"distillation_topk": size, "distillation_add_tail": False}
     return kit.call_divergence(boundary, inputs, of_logits=True, **options)
 
 
-def _reverse(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reverse KL that TRL's MiniLLM trainer computes."""
+def _reverse_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"] != 0
     if not mask.any():
-        raise AbsentError("the trainer's batches have at least one valid token; this scenario has none")
+        raise AbsentError("the scenario has no valid token, but every batch of the trainer has at least one")
     both = [torch.where(mask[..., None], inputs[name], 0.0).log_softmax(-1) for name in ("logits", "teacher_logits")]
     return {"loss": boundary.function(kit.make_unbuilt(boundary.owner), *both, mask=mask)}
 
 
-def _mini_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of a whole step of TRL's MiniLLM trainer. The adapter replaces the loss on rewards by 0, so only
-    the reverse KL remains.
-    """
+def _minillm_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the loss of TRL's MiniLLM trainer. The policy loss is replaced by 0, so that the reverse KL remains."""
     mask = (inputs["response_mask"] != 0).long()
     if not mask.any():
-        raise AbsentError("the trainer's batches have at least one valid token; this scenario has none")
+        raise AbsentError("the scenario has no valid token, but every batch of the trainer has at least one")
     ours, teacher = (torch.nn.functional.pad(inputs[name], (0, 0, 0, 1)) for name in ("logits", "teacher_logits"))
     trainer = kit.make_unbuilt(
         boundary.owner, kd_temperature=inputs["temperature"], rkl_advantage=False, single_step_decomposition=True,
@@ -118,36 +105,30 @@ def _mini_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(trainer, lambda **_: kit.stand_in(logits=ours), batch)}
 
 
-def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's chunked supervised loss. The head is the identity matrix, so the hidden states are the logits."""
-    logits = inputs["logits"]
+def _chunked_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    logits = inputs["logits"]  # also the hidden states, because the head is the identity matrix
     return {"loss": boundary.invoke(
         kit.take_inputs(inputs, "labels", "batch_num_tokens"), logits, torch.eye(logits.shape[-1]).to(logits), 3
     )[0]}  # fmt: skip
 
 
-def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean that TRL's function computes from one value per token. In TRL, its caller first sums over the
-    vocabulary."""
+def _reduce_divergences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    # TRL's function takes one value per token. Its callers sum over the vocabulary.
     mask, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
-    _needs(boundary, "num_items_in_batch")
+    _require_in_source(boundary, "num_items_in_batch")
     marked = {"completion_mask": mask.long(), "labels": torch.where(mask, 1, -100)}
     total = None if count is None else torch.tensor(count)
     return {"loss": boundary.invoke({}, inputs["loss_mat"], **marked, num_items_in_batch=total)}
 
 
-def _clipped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's importance weights. The adapter passes a loss of 1 per token, so the weighted loss equals the
-    weight."""
-    ones = torch.ones_like(inputs["old_log_probs"])
+def _clip_weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    ones = torch.ones_like(inputs["old_log_probs"])  # losses of 1, so that a weighted loss is the weight
     told = boundary.function(ones, inputs["old_log_probs"], inputs["rollout_log_probs"], inputs["threshold_high"])
     return {"weights": told}
 
 
-def _rewarded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the advantages of TRL's MiniLLM trainer. The adapter passes rewards as the teacher's log-probs, and 0
-    as the student's.
-    """
+def _minillm_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    # The function computes rewards as the teacher's log-probs minus the student's, which are 0 here.
     rewards = inputs["token_level_rewards"]
     trainer = kit.make_unbuilt(boundary.owner, gamma=inputs["gamma"], length_normalization=False)
     told = boundary.function(trainer, torch.zeros_like(rewards), rewards, inputs["response_mask"])
@@ -179,19 +160,19 @@ _OF_LOGITS = (
     *(
         Binding(
             f"trl.trainer.{name.lower()}_trainer.{name}Trainer._get_per_token_logps_and_entropies", "token_log_probs",
-            call=_log_probs, dtypes=_FLOATS, stand_ins=(StandIn("model", "returns the scenario's logits"),),
+            call=_score_with_trainer, dtypes=_FLOATS, stand_ins=(StandIn("model", "returns the scenario's logits"),),
         )
         for name in ("GRPO", "RLOO")
     ),
     *(
-        _distils(f"{_DISTILLED[name]}.{owner}.generalized_jsd_loss", _divergence)
+        _distils(f"{_DISTILLED[name]}.{owner}.generalized_jsd_loss", _call_divergence)
         for name, owner in (
             ("gkd", "GKDTrainer"), ("gold", "GOLDTrainer"), ("distillation", "DistillationTrainer"),
             ("iw_opd", "IWOPDTrainer"),
         )
     ),
     *(
-        _distils(f"{module}._jsd_divergence", _each_token, **_LOCAL)
+        _distils(f"{module}._jsd_divergence", _divergence_of_log_probs, **_LOCAL)
         for module in (_DISTILLED["distillation"], _DISTILLED["iw_opd"], _SERVED)
     ),
     *(
@@ -200,14 +181,14 @@ _OF_LOGITS = (
         for function, call in (
             ("compute_divergence", partial(kit.call_divergence, of_logits=False)),
             ("compute_full_logit_self_distillation_loss", partial(kit.call_divergence, of_logits=True)),
-            ("compute_topk_self_distillation_loss", _top),
+            ("compute_topk_self_distillation_loss", _divergence_of_top_k),
         )
     ),
-    _distils(f"{_MINI}._single_step_decomposition_loss", _reverse, beta=1.0, **_LOCAL),
-    _distils(f"{_MINI}.compute_loss", _mini_step, beta=1.0, batch_num_tokens=None),
+    _distils(f"{_MINI}._single_step_decomposition_loss", _reverse_kl, beta=1.0, **_LOCAL),
+    _distils(f"{_MINI}.compute_loss", _minillm_loss, beta=1.0, batch_num_tokens=None),
     *(
         Binding(
-            f"{module}._reduce_divergence_loss", "loss_aggregation", call=_reduced,
+            f"{module}._reduce_divergence_loss", "loss_aggregation", call=_reduce_divergences,
             fixed={name: value for name, value in _TOKEN_MEAN.items() if name != "batch_num_tokens"},
         )
         for module in (
@@ -217,7 +198,7 @@ _OF_LOGITS = (
     ),
     *(
         Binding(
-            f"{_OWN}.{name}.loss_utils.apply_importance_sampling_clipping", "importance_weight", call=_clipped,
+            f"{_OWN}.{name}.loss_utils.apply_importance_sampling_clipping", "importance_weight", call=_clip_weights,
             fixed={"mode": "truncate", "level": "token", "threshold_low": None, "normalise": None},
             dialects=(
                 Dialect(
@@ -228,11 +209,11 @@ _OF_LOGITS = (
         )
         for name in ("sdft", "sdpo")
     ),
-    Binding(f"{_SFT}._chunked_cross_entropy_loss", "supervised_loss", call=_chunked,
+    Binding(f"{_SFT}._chunked_cross_entropy_loss", "supervised_loss", call=_chunked_loss,
             arguments={"batch_num_tokens": ("num_items_in_batch",)}, dtypes=("float32",)),
     # The discount is 1 or 0, because the function raises other discounts to the power of the absolute position.
     Binding(
-        f"{_MINI}._compute_advantage", "discounted_return", call=_rewarded,
+        f"{_MINI}._compute_advantage", "discounted_return", call=_minillm_advantages,
         fixed={"kl": None, "kl_coef": 0.0}, accepts={"gamma": (1.0, 0.0)},
         dialects=(_finite("experimental/minillm/minillm_trainer.py#L327"),),
     ),
@@ -242,16 +223,16 @@ _OF_LOGITS = (
 
 
 def _cpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's CPO loss of pairs, without its term for the chosen responses."""
-    averages = _sums_of_pairs(boundary.owner.get_batch_logps, inputs, inputs["loss_type"] == "ipo")
+    """Return the preference term of TRL's CPO loss, without the supervised term for the chosen responses."""
+    averages = _response_log_probs(boundary.owner.get_batch_logps, inputs, inputs["loss_type"] == "ipo")
     options = {"loss_type": inputs["loss_type"], "beta": inputs["beta"], "alpha": 0.0}
     options["label_smoothing"] = inputs["label_smoothing"]
     trainer = kit.make_unbuilt(boundary.owner, accelerator=kit.make_one_process(boundary.device), **options)
     return {"loss": boundary.function(trainer, *averages)[0].mean()}
 
 
-def _sums_of_pairs(log_probs: Callable[..., Any], inputs: Mapping[str, Any], average: bool) -> Any:
-    """Return the log-probs that TRL computes for the chosen and the rejected responses: sums, or means over tokens."""
+def _response_log_probs(log_probs: Callable[..., Any], inputs: Mapping[str, Any], average: bool) -> Any:
+    """Return the log-probs of the chosen and of the rejected responses: sums over tokens, or means if ``average``."""
     table, mask = (kit.join_both_sides(inputs, name) for name in ("log_probs", "mask"))
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
     logits = torch.nn.functional.pad(kit.two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
@@ -259,11 +240,10 @@ def _sums_of_pairs(log_probs: Callable[..., Any], inputs: Mapping[str, Any], ave
 
 
 def _xpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's XPO loss without its exploration term. In every second pair, the model's response is the chosen
-    one."""
+    """Return TRL's XPO loss without its exploration term."""
     valid, names = kit.join_both_sides(inputs, "mask") != 0, ("log_probs", "ref_log_probs")
     columns = [torch.where(valid, kit.join_both_sides(inputs, name), 0.0).chunk(2) for name in names]
-    chosen = torch.arange(len(columns[0][0])) % 2 == 0
+    chosen = torch.arange(len(columns[0][0])) % 2 == 0  # True if the model's response is the chosen one
     (model, other), (reference, its) = (
         (torch.where(chosen[:, None], *pair), torch.where(chosen[:, None], *reversed(pair))) for pair in columns
     )
@@ -289,23 +269,18 @@ _OF_TWO = (
 
 
 def _statistic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return a statistic that TRL computes.
-
-    :raises AbsentError: if the statistic is NaN because there are too few tokens; TRL's comments exclude such batches.
-    """
+    # With too few tokens, the statistic is NaN. TRL's comments exclude such batches.
     counts, least = (inputs["response_mask"] != 0).sum(-1), 1 if inputs["statistic"] == "mean" else 2
     if int(counts.min() if inputs["axis"] else counts.sum()) < least:
-        raise AbsentError(f"the trainer's batches have at least {least} valid tokens; this scenario has fewer")
+        raise AbsentError(f"TRL's {inputs['statistic']} needs at least {least} valid tokens; the scenario has fewer")
     return kit.call_with(boundary, inputs, values_of={"axis": kit.AXIS})
 
 
-def _ended(reads: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return TRL's mask of the tokens up to the stop token."""
+def _mask_until_stop(reads: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": reads(boundary, inputs["responses"], inputs["eos_token_id"])}
 
 
-def _flushed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Shift left-padded rows to the left with TRL's function, and return their tokens."""
+def _flush_left(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tokens, mask = kit.lay_out([sample["tokens"] for sample in inputs["samples"]], left=True)
     mask, tokens = boundary.function(mask, tokens)
     lengths = mask.sum(-1).tolist()
@@ -317,33 +292,34 @@ def _read(ids: Any, there: Any) -> Any:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    _needs(boundary, '.get("labels"')
-    batch = boundary.function(boundary.owner(pad_token_id=0), _lists(inputs))
+    _require_in_source(boundary, '.get("labels"')
+    batch = boundary.function(boundary.owner(pad_token_id=0), _to_lists(inputs))
     labels = [row[row != -100] for row in batch["labels"]]
     ids = map(_read, batch["input_ids"], batch["attention_mask"])
-    return _samples(inputs, ({"input_ids": row, "labels": label} for row, label in zip(ids, labels)))
+    return _remove_offsets(inputs, ({"input_ids": row, "labels": label} for row, label in zip(ids, labels)))
 
 
-def _lists(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert samples to lists. Each field gets a different offset, so that swapped fields are detected."""
+def _to_lists(inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Convert samples to lists, with a different offset for each field, so that swapped fields are detected."""
     return [
         {name: (value + 1000 * place).tolist() for place, (name, value) in enumerate(sample.items())}
         for sample in inputs["samples"]
     ]
 
 
-def _samples(inputs: Mapping[str, Any], found: Any) -> dict[str, Any]:
-    """Convert samples back, without the offsets of :func:`_lists`."""
+def _remove_offsets(inputs: Mapping[str, Any], found: Any) -> dict[str, Any]:
+    """Return the collated samples without the offsets that :func:`_to_lists` added."""
     places = {name: 1000 * place for place, name in enumerate(inputs["samples"][0])}
     return {"samples": [{name: value - places[name] for name, value in sample.items()} for sample in found]}
 
 
-def _sided(sides: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate prompts with one or more answers. The batch has the first answers of all prompts, then the second ones,
-    and so on.
+def _collate_sides(sides: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate prompts with one or more answers each, and return the prompts and answers in the batch.
+
+    The batch has the first answers of all prompts, then all second answers, and so on.
     """
-    rows = _lists(inputs)
-    _needs(boundary, *rows[0])
+    rows = _to_lists(inputs)
+    _require_in_source(boundary, *rows[0])
     batch = boundary.function(boundary.owner(pad_token_id=0), [{"label": True, **row} for row in rows])
     samples: list[dict[str, Any]] = [{} for _ in rows]
     place = {"": 0, "KL_": 0}
@@ -360,29 +336,28 @@ def _sided(sides: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> 
             sample[f"{side}_ids"] = _read(ids, there)
     if "margin" in rows[0]:
         samples = [{**sample, "margin": margin} for sample, margin in zip(samples, batch["margin"])]
-    return _samples(inputs, samples)
+    return _remove_offsets(inputs, samples)
 
 
-def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate columns that each have their own padding value."""
-    batch = boundary.function(boundary.owner(pad_token_id=-1), _lists(inputs))
+def _collate_columns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate columns with different padding values, and return their rows without padding."""
+    batch = boundary.function(boundary.owner(pad_token_id=-1), _to_lists(inputs))
     outside = {"prompt_input_ids": -1, "chosen_input_ids": -1, "chosen_labels": -100}
     rows = [
         {name: batch[name][row][batch[name][row] != value] for name, value in outside.items()}
         for row in range(len(inputs["samples"]))
     ]
     scores = batch["ref_chosen_logps"]
-    return _samples(inputs, ({**row, "ref_chosen_logps": score} for row, score in zip(rows, scores)))
+    return _remove_offsets(inputs, ({**row, "ref_chosen_logps": score} for row, score in zip(rows, scores)))
 
 
-def _lengthened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _pad_to_length(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["values"].dtype == torch.bool:
-        raise AbsentError("the callers pass integers and floats; the scenario has booleans")
+        raise AbsentError("TRL's callers only pad integers and floats; the scenario has booleans")
     return {"padded": boundary.function(inputs["values"], inputs["length"], inputs["pad_value"])}
 
 
 def _split_images(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split the images of a batch with TRL's function. A sample has as many images as tokens."""
     samples = inputs["samples"]
     lengths = [len(sample["pixel_values"]) for sample in samples]
     pixels = torch.cat([sample["pixel_values"] for sample in samples])
@@ -391,9 +366,7 @@ def _split_images(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [{"pixel_values": values} for values in batch["pixel_values"]]}
 
 
-def _shuffled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorder columns with TRL's function. In place of torch's random permutation, a stand-in returns the scenario's
-    order."""
+def _shuffle(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     order = torch.tensor(inputs["order"])
     with kit.swap(boundary.module.torch, "randperm", lambda *_, **__: order):
         return {"parts": [boundary.function(dict(inputs["fields"]))], "metas": [inputs["meta"]]}
@@ -404,8 +377,8 @@ def _cut(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": parts, "metas": [inputs["meta"]] * len(parts)}
 
 
-def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Repeat rows with TRL's sampler: each row in place (``repeat``), or the whole batch (``tile``)."""
+def _repeat_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Repeat each row of a batch with TRL's sampler, or the whole batch if the scenario's surgery is ``tile``."""
     fields, count = inputs["fields"], inputs["count"]
     rows = len(fields["number"])
     times = (
@@ -431,25 +404,26 @@ _COLUMNS = {"layouts": {name: LAYOUTS[name] for name in ("number", "tokens", "we
 _COLLATES = (
     (f"{_SFT}.DataCollatorForLanguageModeling.torch_call", _labelled, _layouts("input_ids", "labels")),
     (
-        "trl.trainer.reward_trainer.DataCollatorForPreference.torch_call", partial(_sided, ("chosen", "rejected")),
-        _layouts("chosen_ids", "rejected_ids", margin=_NUMBER),
+        "trl.trainer.reward_trainer.DataCollatorForPreference.torch_call",
+        partial(_collate_sides, ("chosen", "rejected")), _layouts("chosen_ids", "rejected_ids", margin=_NUMBER),
     ),
     (
         "trl.trainer.kto_trainer.DataCollatorForUnpairedPreference.torch_call",
-        partial(_sided, ("completion", "KL_completion")), _layouts("prompt_ids", "completion_ids", "KL_completion_ids"),
+        partial(_collate_sides, ("completion", "KL_completion")),
+        _layouts("prompt_ids", "completion_ids", "KL_completion_ids"),
     ),
     (
         f"{_OWN}.tpo.tpo_trainer.DataCollatorForTriplePreference.torch_call",
-        partial(_sided, ("chosen", "rejected", "reference")),
+        partial(_collate_sides, ("chosen", "rejected", "reference")),
         _layouts("prompt_ids", "chosen_ids", "rejected_ids", "reference_ids"),
     ),
     (
-        f"{_MORE}.DPODataCollatorWithPadding.__call__", _padded,
+        f"{_MORE}.DPODataCollatorWithPadding.__call__", _collate_columns,
         _layouts(
             "prompt_input_ids", "chosen_input_ids", "chosen_labels", ref_chosen_logps=_NUMBER
         ),
     ),
-    (f"{_UTILS}.flush_left", _flushed, _layouts("tokens")),
+    (f"{_UTILS}.flush_left", _flush_left, _layouts("tokens")),
     (f"{_UTILS}.split_pixel_values_by_grid", _split_images, _layouts("pixel_values")),
 )  # fmt: skip
 
@@ -470,20 +444,20 @@ _OF_BATCHES = (
         arguments={"pad_value": ("padding_value",), "side": ("padding_side",)},
     ),
     Binding(
-        f"{_MORE}.pad_to_length", "column_padding", call=_lengthened,
+        f"{_MORE}.pad_to_length", "column_padding", call=_pad_to_length,
         fixed={"side": "right"},
     ),
     Binding(
         f"{_MORE}.truncate_right", "response_masks",
-        call=partial(_ended, lambda boundary, ids, stop: boundary.function(ids, stop, 0)[1]),
+        call=partial(_mask_until_stop, lambda boundary, ids, stop: boundary.function(ids, stop, 0)[1]),
     ),
     Binding(
         f"{_PPO}.truncate_response", "response_masks",
-        call=partial(_ended, lambda boundary, ids, stop: (boundary.function(stop, -1, ids) != -1).long()),
+        call=partial(_mask_until_stop, lambda boundary, ids, stop: (boundary.function(stop, -1, ids) != -1).long()),
     ),
     *(Binding(path, "collation", call=call, fixed=fixed) for path, call, fixed in _COLLATES),
     Binding(
-        f"{_UTILS}.shuffle_sequence_dict", "row_surgery", call=_shuffled, fixed={"surgery": "reorder"},
+        f"{_UTILS}.shuffle_sequence_dict", "row_surgery", call=_shuffle, fixed={"surgery": "reorder"},
         stand_ins=(StandIn("torch.randperm", "returns the scenario's order instead of a random one"),),
     ),
     Binding(
@@ -491,7 +465,7 @@ _OF_BATCHES = (
         accepts={"remainder": (0,)},
     ),
     *(
-        Binding(f"{_UTILS}.RepeatSampler.__iter__", "row_surgery", call=_sampled, fixed={"surgery": surgery})
+        Binding(f"{_UTILS}.RepeatSampler.__iter__", "row_surgery", call=_repeat_rows, fixed={"surgery": surgery})
         for surgery in ("repeat", "tile")
     ),
 )  # fmt: skip

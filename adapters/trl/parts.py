@@ -1,4 +1,4 @@
-"""What constructors of TRL's trainers get: small random models, rows of text, reward functions and environments."""
+"""Arguments for the constructors of TRL's trainers: small random models, rows, reward functions, environments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MERGES = ("Ġ o", "n e", "i s", "s o", "Ġ so", "r e", "a n", "an d")
 
 
 def make_tokenizer(merges: int = len(_MERGES)) -> Any:
-    """Make a byte-level tokenizer whose tokens are letters and a few joined letters."""
+    """Make a small byte-level BPE tokenizer with the given number of merges."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     transformers: Any = importlib.import_module("transformers")
@@ -41,7 +41,7 @@ def make_tokenizer(merges: int = len(_MERGES)) -> Any:
     return tokenizer
 
 
-#: Kind of a random model -> its options, in addition to those of every model.
+#: Kind of model -> the options of its configuration, in addition to those of every model.
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "Llama": {},
     "Mixtral": {
@@ -52,7 +52,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
 
 
 def make_model(seed: int, head: str = "CausalLM", labels: int = 1, kind: str = "Llama") -> Any:
-    """Make a random model of one layer. Equal seeds give equal weights."""
+    """Make a one-layer model with random weights. Equal seeds give equal weights."""
     transformers: Any = importlib.import_module("transformers")
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=len(_LETTERS) + len(_MERGES), hidden_size=8, intermediate_size=8, num_hidden_layers=1,
@@ -71,7 +71,7 @@ def make_model(seed: int, head: str = "CausalLM", labels: int = 1, kind: str = "
 
 
 def make_rows(kind: str, chat: bool) -> list[dict[str, Any]]:
-    """Return four rows of a dataset, as text or as messages."""
+    """Return rows of the given kind for a dataset, as text or as chat messages: 16 rows for ``ids``, otherwise 4."""
     made: list[dict[str, Any]] = []
     for place, (prompt, good, bad) in enumerate([*zip(PROMPTS, _GOOD, _BAD)] * (4 if kind == "ids" else 1)):
         texts = {"prompt": prompt, "chosen": f" {good}", "rejected": f" {bad}", "reference": f" so {good}"}
@@ -112,21 +112,21 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def _text_of(completion: Any) -> str:
+def _get_text(completion: Any) -> str:
     return completion if isinstance(completion, str) else "".join(message["content"] or "" for message in completion)
 
 
 def _count(completions: Any, **_: Any) -> list[float]:
-    return [sum(map(ord, _text_of(each))) % 7 / 7 for each in completions]
+    return [sum(map(ord, _get_text(each))) % 7 / 7 for each in completions]
 
 
 def _of_one_prompt(prompts: Any, completions: Any, **_: Any) -> list[float]:
-    """Return different rewards for the completions of the first prompt, and equal rewards for all other completions."""
+    """Return different rewards for the completions of the first prompt, and 0.5 for all other completions."""
     return [place / 4 if prompt == prompts[0] else 0.5 for place, prompt in enumerate(prompts)]
 
 
 def _length(completions: Any, missing: int = 6, **_: Any) -> list[Any]:
-    return [len(text) / 8 if len(text) != missing else None for text in map(_text_of, completions)]
+    return [len(text) / 8 if len(text) != missing else None for text in map(_get_text, completions)]
 
 
 async def _count_later(completions: Any, bonus: Any = 0, **_: Any) -> list[float]:
@@ -137,18 +137,18 @@ async def _length_later(completions: Any, **_: Any) -> list[Any]:
     return _length(completions)
 
 
-def _say_more(row: Mapping[str, Any]) -> str:
+def _format_row(row: Mapping[str, Any]) -> str:
     return f"{row['text']} so"
 
 
 def _of_some_prompts(prompts: Any, completions: Any, **_: Any) -> list[float]:
-    """Return different rewards for the completions of the dataset's last half, and equal rewards for all others."""
-    texts = [_text_of(prompt) for prompt in prompts]
+    """Return different rewards for the completions of the last two prompts of the dataset, and 0.5 for all others."""
+    texts = [_get_text(prompt) for prompt in prompts]
     return [place / 4 if text in PROMPTS[2:] else 0.5 for place, text in enumerate(texts)]
 
 
-def _measure(evaluated: Any) -> dict[str, float]:
-    """Return a number that depends on all predictions and labels of an evaluation."""
+def _compute_metric(evaluated: Any) -> dict[str, float]:
+    """Return a metric that depends on every prediction and label of an evaluation."""
     parts = evaluated.predictions, evaluated.label_ids
     arrays = [part for each in parts for part in (each if isinstance(each, tuple) else (each,)) if part is not None]
     numbers = torch.cat([torch.tensor(array).flatten().double() for array in arrays])
@@ -156,7 +156,7 @@ def _measure(evaluated: Any) -> dict[str, float]:
 
 
 def _make_worker() -> Any:
-    """Make a rollout worker whose queue has finished rollouts."""
+    """Make a stand-in rollout worker with finished rollouts in its queue."""
     done: Any = queue.Queue()
     tokenizer = make_tokenizer()
     for place, (prompt, good) in enumerate([*zip(PROMPTS, _GOOD)] * 8):
@@ -180,9 +180,7 @@ def _idle(names: str) -> dict[str, Any]:
 
 
 class _Game:
-    """An environment of GRPO. The model can call its public methods as tools, except for ``reset`` and ``get_reward``,
-    which TRL calls.
-    """
+    """An environment for GRPO with one tool, ``add``. TRL calls ``reset`` and ``get_reward``."""
 
     def __init__(self) -> None:
         self._total = 0
@@ -205,7 +203,7 @@ class _Game:
 
 
 class _SlowGame:
-    """An environment of GRPO whose methods are coroutines."""
+    """An environment for GRPO whose tool and reward are coroutines."""
 
     def __init__(self) -> None:
         self._total = 0.0
@@ -229,7 +227,7 @@ class _SlowGame:
 
 
 def parse_answer(ids: Any, prefix: Any = ()) -> dict[str, Any]:
-    """Parse a completion: most call a tool. The tool and its arguments depend on the tokens."""
+    """Convert a completion to a message whose tool calls depend on the completion's first token."""
     text = make_tokenizer().decode(ids, skip_special_tokens=True)
     calls = [
         {"type": kind, "name": "add", "function": {"name": name, "arguments": {"steps": ids[0] % 4}}}
@@ -239,10 +237,10 @@ def parse_answer(ids: Any, prefix: Any = ()) -> dict[str, Any]:
     return message if ids[0] % 5 == 0 else {**message, "tool_calls": calls}
 
 
-def _roll_out(prompts: Any, trainer: Any) -> dict[str, Any]:
-    """Answer each prompt with tokens that depend on its text and its index. Some tokens are the environment's."""
+def _generate_rollouts(prompts: Any, trainer: Any) -> dict[str, Any]:
+    """Return a completion for each prompt. Tokens with the ``env_mask`` 0 are the environment's."""
     tokenizer = make_tokenizer()
-    texts = [_text_of(prompt) for prompt in prompts]
+    texts = [_get_text(prompt) for prompt in prompts]
     said = make_answers([f"{place} {text}" for place, text in enumerate(texts)], 6)
     return {
         "prompt_ids": tokenizer(text=texts)["input_ids"], "completion_ids": said,
@@ -253,27 +251,27 @@ def _roll_out(prompts: Any, trainer: Any) -> dict[str, Any]:
 
 
 def make_answers(texts: list[str], most: int) -> list[list[int]]:
-    """Return up to ``most`` tokens for each text. Completions that are shorter end with the EOS token."""
+    """Return at most ``most`` token ids for each text. Shorter answers end with the EOS token."""
     seeds = [zlib.crc32(text.encode()) for text in texts]
     answers = [[3 + (seed >> place) % 20 for place in range(1 + seed % most)] for seed in seeds]
     return [[*ids, 1] if len(ids) < most else ids for ids in answers]
 
 
-#: Option of a scenario -> what it makes of the dataset.
+#: Value of a scenario's option ``data`` -> function that converts the dataset.
 DATA: Mapping[str, Callable[[Any], Any]] = {
     "a stream": lambda rows: rows.to_iterable_dataset(),
     "with margins": lambda rows: rows.add_column("margin", [0.25 * (place % 3) for place in range(len(rows))]),
     "of two environments": lambda rows: rows.add_column("environment", ["game", "slow game"] * (len(rows) // 2)),
 }
 
-#: Parameter of a constructor -> the objects that may be passed, by name. If the trainer needs one, the first one is
-#: passed unless the options name another.
+#: Parameter of a constructor -> name of an object -> function that makes it. If a trainer needs the parameter and the
+#: options do not name an object, the first object is passed.
 OBJECTS: Mapping[str, Mapping[str, Callable[[], Any]]] = {
     "ref_model": {"a model": lambda: make_model(2), "none": lambda: None},
     "processing_class": {"none": lambda: None},
-    "compute_metrics": {"a number": lambda: _measure},
-    "formatting_func": {"a function": lambda: _say_more},
-    "rollout_func": {"a function": lambda: _roll_out},
+    "compute_metrics": {"a number": lambda: _compute_metric},
+    "formatting_func": {"a function": lambda: _format_row},
+    "rollout_func": {"a function": lambda: _generate_rollouts},
     "environment_factory": {"one": lambda: _Game, "two": lambda: {"game": _Game, "slow game": _SlowGame}},
     "teacher_model": {"a model": lambda: make_model(3), "a name": lambda: "small"},
     "reward_model": {"a model": lambda: make_model(4, "SequenceClassification")},

@@ -1,7 +1,7 @@
 """Bindings for the constructors of TRL's trainers. A call builds the real trainer, which trains a small random model.
 
-The other bindings call one method of a trainer that was not constructed. The bindings of this module also run
-everything else: the constructor, the preparation of the rows, collators, generation, and the logs.
+Most other bindings call one method of a trainer that was not constructed. The bindings of this module also run the
+rest of the trainer: the constructor, the preparation of rows, collators, generation and logging.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TIMES = re.compile(r"(time|_s|/s|_per_second|flos)$|^eps$")
 _PLAIN = (bool, int, float, str)
 _RATE = 0.125
 #: With this seed, GRPO and RLOO sample completions of different lengths in nearly all scenarios, so that batches have
-#: padding. The first batch of the games has tool calls.
+#: padding. In the scenarios with environments, the first batch has tool calls.
 _SEED = 24
 
 
 def _of_trainer(
     kind: str, fixed: Mapping[str, Any], *objects: str, head: str = "CausalLM", labels: int = 1
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the function that builds and trains a trainer, and the forms of its rows.
+    """Return a function that constructs and runs a trainer, and the forms of the rows that the trainer accepts.
 
     :param kind: the kind of rows, a key of :data:`COLUMNS`.
     :param fixed: the options that all scenarios have.
@@ -63,13 +63,13 @@ def _of_trainer(
             parts["eval_dataset"] = {"first": rows, "last": rows.select(range(2))} if evaluated == "by name" else rows
         served = given.get("use_vllm") or any(name.endswith("server_url") for name in given)
         with (
-            _loaded(),
-            _fused(boundary.module) if given.get("use_liger_kernel") else nullcontext(),
-            _served() if served else nullcontext(),
+            _replace_from_pretrained(),
+            _replace_fused_losses(boundary.module) if given.get("use_liger_kernel") else nullcontext(),
+            _replace_server() if served else nullcontext(),
             kit.swap(boundary.owner, "_send_telemetry", lambda *_: None),
-            kit.swap(torch.Tensor, "share_memory_", kit.return_first),  # for other processes, which loaders lack here
+            kit.swap(torch.Tensor, "share_memory_", kit.return_first),  # needed only for other processes
             kit.swap(boundary.module, "get_peak_flops_per_device", lambda *_: None),  # it needs a GPU
-            _parsing() if plays else nullcontext(),
+            _skip_jmespath_check() if plays else nullcontext(),
             kit.keep_random_state(),
         ):
             args = configuration(**known)
@@ -79,15 +79,13 @@ def _of_trainer(
             hooks += trainer.get_train_dataloader, trainer.get_eval_dataloader, trainer._get_train_sampler
             hooks += trainer._set_signature_columns_if_needed, trainer._get_eval_sampler, trainer._inner_training_loop
             hooks += trainer._prepare_inputs, trainer.log, getattr(trainer.data_collator, "torch_call", None)
-            return _trained(trainer, trainer.compute_loss, hooks, known)
+            return _train_once(trainer, trainer.compute_loss, hooks, known)
 
     return call, FORMS.get(kind, ("text", "chat"))
 
 
 class _Server:
-    """A stand-in for TRL's vLLM server, and for its HTTP response. Completions depend on everything in a request, and
-    log-probs depend on the request's tokens.
-    """
+    """A stand-in for a response of TRL's vLLM server. The response depends on all fields of the request."""
 
     status_code, text, headers = 200, "", {}
 
@@ -96,7 +94,9 @@ class _Server:
 
     def _answer(self, kind: str, asked: Mapping[str, Any]) -> dict[str, Any]:
         if kind in ("models", "completions"):
-            raise AbsentError("not in this version: TRL's own protocol of a vLLM server; this version uses OpenAI's")
+            raise AbsentError(
+                "this version uses OpenAI's protocol for vLLM servers; the adapter only supports TRL's own"
+            )
         if kind == "get_sequence_logprobs":
             return self._score(**asked)
         given = asked.get("prompts") or asked.get("messages") or ()
@@ -134,8 +134,7 @@ class _Server:
 
 
 class _Kernel:
-    """A stand-in for a fused loss of another package. Its results depend on its options and on every tensor that it
-    gets."""
+    """A stand-in for a fused loss of Liger. Its results depend on all options and tensors that it receives."""
 
     def __init__(self, metrics: int, **options: Any) -> None:
         self._metrics, self._factor = metrics, 1 + zlib.crc32(repr(sorted(options.items())).encode()) % 97 / 97
@@ -149,13 +148,13 @@ class _Kernel:
         return (loss, told) if told else loss
 
 
-#: Fused loss of another package -> the number of metrics that it returns in addition to the loss.
+#: Fused loss of Liger -> the number of metrics that it returns in addition to the loss.
 _KERNELS = {"GRPO": 2, "DPO": 7, "KTO": 6, "JSD": 0}
 
 
 @contextmanager
-def _fused(module: Any) -> Iterator[None]:
-    """Replace the fused losses that a module would import from another package."""
+def _replace_fused_losses(module: Any) -> Iterator[None]:
+    """Replace the fused losses that a module imports from Liger by :class:`_Kernel`."""
     trainers: Any = importlib.import_module("transformers.trainer")
     with ExitStack() as swaps:
         for name, metrics in _KERNELS.items():
@@ -166,15 +165,15 @@ def _fused(module: Any) -> Iterator[None]:
         yield
 
 
-def _parsing() -> Any:
-    """Let GRPO parse responses without the package jmespath. GRPO itself calls only the tokenizer's method."""
+def _skip_jmespath_check() -> Any:
+    # GRPO itself only calls the tokenizer's method, which the adapter replaces.
     module = importlib.import_module("trl.trainer.grpo_trainer")
     return kit.swap(module, "is_jmespath_available", partial(kit.return_first, True))
 
 
 @contextmanager
-def _served() -> Iterator[None]:
-    """Replace the HTTP requests of TRL's vLLM client by calls of :class:`_Server`."""
+def _replace_server() -> Iterator[None]:
+    """Replace the HTTP requests of TRL's vLLM client by :class:`_Server`."""
     import requests
 
     with ExitStack() as swaps:
@@ -191,8 +190,7 @@ def _served() -> Iterator[None]:
 
 
 @contextmanager
-def _loaded() -> Iterator[None]:
-    """Replace transformers' ``from_pretrained`` methods by functions that return the small model and its tokenizer."""
+def _replace_from_pretrained() -> Iterator[None]:
     transformers: Any = importlib.import_module("transformers")
     made = {name: partial(make_model, 1) for name in ("AutoModelForCausalLM", "LlamaForCausalLM")}
     for name in ("AutoModelForSequenceClassification", "LlamaForSequenceClassification"):
@@ -205,8 +203,8 @@ def _loaded() -> Iterator[None]:
         yield
 
 
-def _trained(trainer: Any, computes: Any, hooks: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Train for a step, and return what :data:`CONSTRUCTED_TRAINER` observes."""
+def _train_once(trainer: Any, computes: Any, hooks: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Train for one step, and return the values that the contract ``constructed_trainer`` observes."""
     model, losses, batches = trainer.model, list[float](), list[dict[str, Any]]()
     weights = dict(model.named_parameters())
     before = {name: weight.detach().clone() for name, weight in weights.items()}
@@ -545,8 +543,8 @@ _RUNS: tuple[tuple[str, Any, tuple[_Form, ...]], ...] = (
     ),
 )  # fmt: skip
 
-#: Trainer -> a name that it requires instead of the shared base class, because versions without this name fail with the
-#: installed transformers.
+#: Trainer -> a name that a version must have (for other trainers, the shared base class). Versions without this name
+#: fail with the installed transformers.
 _NEEDS = {
     "AsyncGRPOTrainer": f"{_OWN}.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.__init__(weight_transfer)",
     "NashMDTrainer": f"{_OWN}.nash_md.nash_md_trainer.GeometricMixtureWrapper.get_experts_implementation",

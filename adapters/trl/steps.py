@@ -1,8 +1,8 @@
-"""Define the documented steps of TRL's trainers for `sentinel watch`: losses, advantages, references and batches.
+"""Recompute the losses, advantages, reference log-probs and batches of TRL's trainers for `sentinel watch`.
 
-The formulas are those of the papers that each configuration class's documentation names. Their inputs are the trainer's
-options, and the values that the model and the reward functions returned in the run. If a value is missing, a function
-raises DoesNotApply with the reason.
+The formulas are from the papers that the documentation of TRL's configuration classes names. Their inputs are the
+trainer's options, and the values that the model and the reward functions returned in the run. If a value is missing,
+a function raises DoesNotApply with the reason.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ def _need(holds: Any, reason: str) -> None:
         raise DoesNotApply(reason)
 
 
-def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "trained") -> Any:
-    """Return the values that a model (by default the trained model) computed in one of its forward passes, in float64.
+def _get_reported(micro: Any, name: str = "log_probs", place: int = 0, model: str = "trained") -> Any:
+    """Return the values that a model reported for one of its forward passes, as float64.
 
-    :param place: index of the forward pass, from 0; only passes that computed log-probs are counted.
+    :param name: the values: ``log_probs``, ``entropy``, ``log_sum_sq_probs`` or ``scores``.
+    :param place: index of the forward pass, from 0. Unless ``name`` is ``scores``, only passes with log-probs count.
+    :param model: ``trained`` or ``reference``.
     """
     passes = [one["reported"] for one in micro.forwards if one["model"] == model]
     passes = [one for one in passes if one["log_probs"] is not None or name == "scores"]
@@ -39,8 +41,8 @@ def _trained(micro: Any, name: str = "log_probs", place: int = 0, model: str = "
     return values.double()
 
 
-def _router(micro: Any) -> Any:
-    """Return the weighted auxiliary loss of the router of a mixture of experts; 0 if the model has no router."""
+def _router_loss(micro: Any) -> Any:
+    """Return the weighted auxiliary loss of a mixture-of-experts router, or 0 if the model has no router."""
     if not micro.attributes.get("aux_loss_enabled"):
         return 0.0
     return micro.attributes["router_aux_loss_coef"] * micro.forwards[0]["reported"]["aux_loss"].double()
@@ -50,8 +52,7 @@ def _accumulated(micro: Any) -> int:
     return 1 if micro.evaluating else int(micro.attributes["current_gradient_accumulation_steps"])
 
 
-def _peers(micro: Any) -> int:
-    """Return the number of completions of a prompt."""
+def _group_size(micro: Any) -> int:
     return int(micro.attributes["num_generations_eval" if micro.evaluating else "num_generations"])
 
 
@@ -64,8 +65,8 @@ def _clipped(ratio: Any, advantages: Any, low: float, high: float, most: float |
     return -torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
 
-def _vespo(micro: Any, advantages: Any, log_ratio: Any, mask: Any) -> Any:
-    """Compute the weight of a sequence in VESPO, as TRL's documentation defines it."""
+def _vespo_weight(micro: Any, advantages: Any, log_ratio: Any, mask: Any) -> Any:
+    """Return VESPO's weight of each sequence, as TRL's documentation defines it."""
     options, weights = micro.options, micro.batch.get("importance_sampling_ratio")
     log_w = (log_ratio.clamp(-20, 20) * mask).sum(-1, keepdim=True)
     if weights is not None:
@@ -77,8 +78,8 @@ def _vespo(micro: Any, advantages: Any, log_ratio: Any, mask: Any) -> Any:
     return torch.exp(rate + power * log_w - rate * log_w.exp()).detach()
 
 
-def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> Any:
-    """Return a mask of the rows that DeepSeek-V3.2's off-policy mask keeps."""
+def _off_policy_mask(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> Any:
+    """Return the off-policy mask of DeepSeek-V3.2: 1 for rows that are trained on, otherwise 0."""
     threshold = micro.attributes["off_policy_mask_threshold"]
     sampling = micro.batch.get("sampling_per_token_logps")
     apart = ((old if sampling is None else sampling.double()) - log_probs).nan_to_num(nan=0.0)
@@ -88,9 +89,9 @@ def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> A
     return ((advantages >= 0) | (mean <= threshold)).double()
 
 
-def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
-    """Return a mask of the tokens whose entropy is in the upper quantile (arXiv:2506.01939)."""
-    _need(micro.world == 1, "top_entropy_quantile needs the tokens of all ranks, but this is one rank")
+def _high_entropy_mask(micro: Any, entropies: Any, mask: Any) -> Any:
+    """Return a mask of the fraction ``top_entropy_quantile`` of tokens with the highest entropy (arXiv:2506.01939)."""
+    _need(micro.world == 1, "top_entropy_quantile depends on the tokens of all ranks, but only one rank is observed")
     own = entropies[mask != 0].float()
     least = torch.quantile(own, 1 - micro.attributes["top_entropy_quantile"]) if len(own) else torch.zeros(())
     reason = "the entropy of a token is so close to the quantile that rounding decides whether the token is trained"
@@ -99,13 +100,13 @@ def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
 
 
 def _grpo_loss(micro: Any) -> tuple[Any, Any]:
-    """Compute GRPO's loss, by loss type (arXiv:2402.03300, 2503.14476, 2503.20783, 2506.13585, 2511.20347)."""
+    """Compute the loss of GRPO and its variants (arXiv:2402.03300, 2503.14476, 2503.20783, 2506.13585, 2511.20347)."""
     options, had, batch = micro.options, micro.attributes, micro.batch
     _need(not options.get("use_liger_kernel"), "with use_liger_kernel, another package computes the loss")
     _need(not had.get("use_adaptive_entropy"), "use_adaptive_entropy changes the coefficient during training")
     width, kind = batch["completion_ids"].shape[1], had["loss_type"]
     mask = batch["completion_mask"].double() * (1 if "tool_mask" not in batch else batch["tool_mask"].double())
-    log_probs, entropies = (_trained(micro, name)[:, -width:] for name in ("log_probs", "entropy"))
+    log_probs, entropies = (_get_reported(micro, name)[:, -width:] for name in ("log_probs", "entropy"))
     advantages = batch["advantages"].double()
     advantages = advantages[:, None] if advantages.dim() == 1 else advantages
     old = batch["old_per_token_logps"].double() if "old_per_token_logps" in batch else log_probs.detach()
@@ -123,12 +124,12 @@ def _grpo_loss(micro: Any) -> tuple[Any, Any]:
         heat = torch.where(advantages > 0, options["sapo_temperature_pos"], options["sapo_temperature_neg"])
         terms = -torch.sigmoid(heat * (ratio - 1)) * 4 / heat * advantages
     elif kind == "vespo":
-        terms = -_vespo(micro, advantages, log_ratio, mask) * advantages * log_probs
+        terms = -_vespo_weight(micro, advantages, log_ratio, mask) * advantages * log_probs
     else:
         raise DoesNotApply(f"loss_type {kind!r} is unknown")
     if had["off_policy_mask_threshold"] is not None:
-        terms = terms * _kept(micro, advantages, log_probs, old, mask)
-    upper = _uncertain(micro, entropies, mask) if had["top_entropy_quantile"] < 1.0 else 1.0
+        terms = terms * _off_policy_mask(micro, advantages, log_probs, old, mask)
+    upper = _high_entropy_mask(micro, entropies, mask) if had["top_entropy_quantile"] < 1.0 else 1.0
     terms = terms * upper
     if had["use_vllm"] and had["vllm_importance_sampling_correction"] and kind != "vespo":
         terms = terms * batch["importance_sampling_ratio"].double()
@@ -156,23 +157,23 @@ def _grpo_loss(micro: Any) -> tuple[Any, Any]:
         acts = mask * upper
         loss = loss - had["entropy_coef"] * (entropies * acts).sum() / acts.sum().clamp(min=1.0) / steps
         size = size + had["entropy_coef"] * entropies.max()
-    return loss + _router(micro) / steps, _ROUNDING * (size + abs(float(_router(micro))))
+    return loss + _router_loss(micro) / steps, _ROUNDING * (size + abs(float(_router_loss(micro))))
 
 
 def _rloo_loss(micro: Any) -> tuple[Any, Any]:
-    """Compute RLOO's loss, in which a completion is one action (arXiv:2402.14740)."""
+    """Compute RLOO's loss, which treats a completion as one action (arXiv:2402.14740)."""
     had, batch = micro.attributes, micro.batch
     mask, advantages = batch["completion_mask"].double(), batch["advantages"].double()
-    log_probs = _trained(micro)[:, -mask.shape[1] :]
+    log_probs = _get_reported(micro)[:, -mask.shape[1] :]
     log_ratio = (log_probs * mask).sum(-1) - batch["old_logps"].double()
     rounding = 4 * 2.0**-23 * (log_probs * mask).abs().sum(-1)
     terms = _clipped(log_ratio.exp(), advantages, had["epsilon_low"], had["epsilon_high"])
     size = (terms.abs() * (1 + rounding / 2.0**-23) + advantages.abs()).mean()
-    return terms.mean() + _router(micro), _ROUNDING * (size + abs(float(_router(micro))))
+    return terms.mean() + _router_loss(micro), _ROUNDING * (size + abs(float(_router_loss(micro))))
 
 
 def _rewards(micro: Any, of_batch: bool) -> Any:
-    """Return the rewards, [rows, functions]. NaN stands for None.
+    """Return a [rows, functions] table of rewards, and the functions' weights. A missing reward is NaN.
 
     :param of_batch: True if advantages depend on the rewards of all groups, and thus of all ranks.
     """
@@ -184,68 +185,68 @@ def _rewards(micro: Any, of_batch: bool) -> Any:
     returned = [[math.nan if one is None else one for one in columns[place]] for place in range(len(weights))]
     table = torch.tensor(returned, dtype=torch.float64).T
     _need(len(table) == len(micro.batch["advantages"]), "the observed rewards are not those of this batch's rows")
-    whole = len(table) % _peers(micro) == 0
+    whole = len(table) % _group_size(micro) == 0
     _need(micro.world == 1 or (whole and not of_batch), "advantages depend on the rewards of other ranks")
     return table, torch.tensor(weights, dtype=torch.float64)
 
 
-def _spread(values: Any) -> Any:
-    """Return the unbiased standard deviation over the last dimension, ignoring NaN; 0 for a single value."""
+def _nan_std(values: Any) -> Any:
+    """Return the unbiased standard deviation over the last dimension without NaN values, or 0 for a single value."""
     count = (~values.isnan()).sum(-1, keepdim=True)
     apart = (values - values.nanmean(-1, keepdim=True)).nan_to_num(nan=0.0)
     variance = apart.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)
     return torch.where(count > 1, variance.sqrt(), 0.0)
 
 
-def _total(table: Any, weights: Any) -> Any:
+def _weighted_sum(table: Any, weights: Any) -> Any:
     return (table * weights).nansum(-1).masked_fill(table.isnan().all(-1), math.nan)
 
 
 def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
-    """Compute GRPO's advantages, scaled by group (arXiv:2402.03300), batch (2508.08221) or reward (2601.05242)."""
-    peers, scale = _peers(micro), micro.attributes["scale_rewards"]
+    """Compute GRPO's advantages, scaled by group (arXiv:2402.03300), batch (2508.08221) or function (2601.05242)."""
+    peers, scale = _group_size(micro), micro.attributes["scale_rewards"]
     several = micro.attributes["multi_objective_aggregation"] == "normalize_then_sum"
     table, weights = _rewards(micro, of_batch=several or scale == "batch")
-    _need(len(table) % peers == 0, "a group is incomplete")
+    _need(len(table) % peers == 0, "the batch has an incomplete group")
     size = table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum()
     if several:
         each = table.view(-1, peers, len(weights)).transpose(1, 2)
         _need((~each.isnan()).sum(-1).min() > 1, "a group has only one reward")
-        scaled = (each - each.nanmean(-1, keepdim=True)) / (_spread(each) + 1e-4)
-        rewards = _total(scaled.transpose(1, 2).reshape(table.shape), weights)
-        size = size / (_spread(each).min() + 1e-4)
-        advantages, divisor = rewards - rewards.nanmean(), _spread(rewards) + 1e-4
+        scaled = (each - each.nanmean(-1, keepdim=True)) / (_nan_std(each) + 1e-4)
+        rewards = _weighted_sum(scaled.transpose(1, 2).reshape(table.shape), weights)
+        size = size / (_nan_std(each).min() + 1e-4)
+        advantages, divisor = rewards - rewards.nanmean(), _nan_std(rewards) + 1e-4
     else:
         kind = micro.attributes["multi_objective_aggregation"]
         _need(kind == "sum_then_normalize", f"multi_objective_aggregation {kind!r} is unknown")
         _need(scale in ("group", "batch", "none"), f"scale_rewards {scale!r} is unknown")
-        rewards = _total(table, weights)
+        rewards = _weighted_sum(table, weights)
         grouped = rewards.view(-1, peers)
         advantages = (grouped - grouped.nanmean(-1, keepdim=True)).view(-1)
-        spread = _spread(grouped).expand_as(grouped).reshape(-1) if scale == "group" else _spread(rewards)
+        spread = _nan_std(grouped).expand_as(grouped).reshape(-1) if scale == "group" else _nan_std(rewards)
         divisor = torch.ones(()) if scale == "none" else spread + 1e-4
     advantages = (advantages / divisor).nan_to_num(nan=0.0)
     return advantages, 16 * 2.0**-23 * size * (1 + advantages.abs()) / divisor + 1e-6
 
 
 def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
-    """Compute RLOO's advantages: each reward minus the mean reward of the other responses (arXiv:2402.14740)."""
+    """Compute RLOO's advantages: each reward minus the mean of the group's other rewards (arXiv:2402.14740)."""
     had = micro.attributes
     table, weights = _rewards(micro, of_batch=bool(had["normalize_advantages"]))
-    rewards, rounding = _total(table, weights), 0.0
+    rewards, rounding = _weighted_sum(table, weights), 0.0
     if had.get("reward_clip_range"):
         rewards = rewards.clamp(*had["reward_clip_range"])
     if had["beta"]:  # the estimator k1 of http://joschu.net/blog/kl-approx.html, summed over a completion
         policy, reference = _rloo_references(micro)
         rewards = rewards - had["beta"] * (policy - reference).sum(-1)
         rounding = _ROUNDING * had["beta"] * (policy.abs() + reference.abs()).sum(-1).max()
-    grouped = rewards.view(-1, _peers(micro))
+    grouped = rewards.view(-1, _group_size(micro))
     count = (~grouped.isnan()).sum(-1, keepdim=True)
     advantages = (grouped - (grouped.nansum(-1, keepdim=True) - grouped) / (count - 1)).view(-1)
     largest = table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum()
     rounding = 4 * rounding + 16 * 2.0**-23 * largest * grouped.shape[1]
     if had["normalize_advantages"]:
-        spread = _spread(advantages) + 1e-4
+        spread = _nan_std(advantages) + 1e-4
         advantages = (advantages - advantages.nanmean()) / spread
         rounding = rounding / spread * (1 + advantages.abs().nan_to_num(nan=0.0))
     return advantages.nan_to_num(nan=0.0), rounding + 1e-6
@@ -257,11 +258,11 @@ def _grpo_references(micro: Any) -> tuple[Any, Any]:
     # The reference is compared while a loss is computed, not while a batch is produced.
     _need("num_items_in_batch" in micro.batch and micro.rewards is None, "")
     mask = micro.batch["completion_mask"].double()
-    return _trained(micro)[:, -mask.shape[1] :] * mask, micro.batch["ref_per_token_logps"].double() * mask
+    return _get_reported(micro)[:, -mask.shape[1] :] * mask, micro.batch["ref_per_token_logps"].double() * mask
 
 
 def _rloo_references(micro: Any) -> tuple[Any, Any]:
-    """Return the log-probs of policy and reference for the tokens of a batch that is being built."""
+    """Return the log-probs of a new batch's completions under the policy and under the reference."""
     _need(micro.rewards is not None, "")  # the reference is compared while a batch is produced, not in the loss
     _need(micro.attributes["beta"], "there is no reference (beta is 0)")
     mask = micro.batch["completion_mask"].double()
@@ -280,10 +281,9 @@ def _rloo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Describe a fault of the completions, or return "".
+    """Describe a completion whose mask does not end with its first end token. Return "" if there is none.
 
-    The mask of a completion must end with the first end token. A completion without an end token must be cut off at the
-    maximum length.
+    A completion without an end token must be cut off at the maximum length.
     """
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
@@ -314,9 +314,9 @@ def _completion_ends(micro: Any) -> str:
 
 
 def _grpo_batch(micro: Any) -> str:
-    """Describe the fault of a batch. Return "" if there is none.
+    """Describe the first error in a batch of GRPO. Return "" if there is none.
 
-    If the batch is used after an optimizer step, it must contain the log-probs of the policy that generated it. The
+    A batch that is used after an optimizer step must contain the log-probs of the policy that generated it. The
     completions must be as described in :func:`_completion_ends`.
     """
     options, batch = micro.options, micro.batch
@@ -324,15 +324,15 @@ def _grpo_batch(micro: Any) -> str:
     if not micro.evaluating and options["gradient_accumulation_steps"] % uses and "old_per_token_logps" not in batch:
         return (
             f"old_per_token_logps is missing, although completions are used for {uses} micro-batches, and the "
-            f"optimizer steps after every {options['gradient_accumulation_steps']}: the ratio is always 1"
+            f"optimizer steps after every {options['gradient_accumulation_steps']}: the ratio is wrongly always 1"
         )
     return _completion_ends(micro)
 
 
 def _generated_epoch(options: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the maximum number of prompts that an epoch leaves out, and how often it loads each remaining prompt.
+    """Return the maximum number of prompts that an epoch skips, and how often it loads each of the remaining prompts.
 
-    An epoch consists of whole generation batches, so it may leave out prompts.
+    An epoch consists of whole generation batches, so it may skip prompts.
     """
     peers = options["num_generations"]
     uses = options["num_iterations"] * options["steps_per_generation"]
@@ -340,7 +340,7 @@ def _generated_epoch(options: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _synchronized(args: Any, step: int) -> float | None:
-    """Return the weight with which the policy is mixed into the reference after a step (TR-DPO, arXiv:2404.09656).
+    """Return the weight of the policy when TRL mixes policy and reference after a step (TR-DPO, arXiv:2404.09656).
 
     Return 0 if the reference is not updated after this step, and None if it is never updated.
     """
@@ -353,25 +353,25 @@ def _sampled(micro: Any) -> None:
     options, had = micro.options, micro.attributes
     neutral = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
     for name, values in neutral.items():
-        _need(options.get(name) in values, f"{name} is {options.get(name)}")
+        _need(options.get(name) in values, f"{name} is set to {options.get(name)}")
     for name in ("generation_kwargs", "use_vllm", "use_transformers_continuous_batching", "use_transformers_paged"):
-        _need(not options.get(name), name)
+        _need(not options.get(name), f"{name} is set")
     for name in ("tools", "environments", "rollout_func"):
-        _need(not had.get(name), name)
-    _need(not options.get("mask_truncated_completions"), "mask_truncated_completions selects completions")
+        _need(not had.get(name), f"the trainer has {name}")
+    _need(not options.get("mask_truncated_completions"), "mask_truncated_completions excludes some completions")
 
 
-def _single_turn(trainer: Any) -> None:
-    """Raise DoesNotApply if prompts or completions may contain text that is from neither the dataset nor the model."""
+def _require_plain_texts(trainer: Any) -> None:
+    """Raise DoesNotApply if tools, environments, images, rollout_func or your own tokenizer may change the texts."""
     for name in ("rollout_func", "tools", "environments", "environment_factories", "_is_vlm"):
         _need(not getattr(trainer, name, None), f"{name.removeprefix('_is_')} is used")
     _need(type(trainer.processing_class).__module__.startswith("transformers."), "the tokenizer is your own")
 
 
 def _prompt_tokens(trainer: Any, rows: Any) -> Any:
-    """Return the tokens of prompts: plain text as the tokenizer reads it, messages through the chat template."""
-    _single_turn(trainer)
-    _need(hasattr(trainer, "_tokenize_prompts"), "this version tokenizes prompts in another way")
+    """Tokenize the prompts of dataset rows: texts directly, messages with the chat template."""
+    _require_plain_texts(trainer)
+    _need(hasattr(trainer, "_tokenize_prompts"), "this version's trainer has no method _tokenize_prompts")
     for name in ("image", "images", "tools", "chat_template_kwargs"):
         _need(name not in rows[0], f"the dataset has the column {name}")
     tokenizer, prompts = trainer.processing_class, [row["prompt"] for row in rows]
@@ -385,11 +385,9 @@ def _prompt_tokens(trainer: Any, rows: Any) -> Any:
     return [[one for one, real in zip(ids, mask) if real] for ids, mask in kept]
 
 
-def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
-    """Return completions in the form that reward functions take: text, or an assistant message if prompts are
-    messages.
-    """
-    _single_turn(trainer)
+def _decode(trainer: Any, rows: Any, ids: Any) -> Any:
+    """Decode completions to the form that reward functions take: texts, or messages if the prompts are messages."""
+    _require_plain_texts(trainer)
     tokenizer = trainer.processing_class
     texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
     if isinstance(rows[0]["prompt"], str):
@@ -402,26 +400,23 @@ def _decoded(trainer: Any, rows: Any, ids: Any) -> Any:
 # -- DPO and KTO ------------------------------------------------------------------------------------------------------
 
 
-def _referred(micro: Any, place: int = 0, passes: int = 1) -> Any:
-    """Return the reference's log-probs. The reference is a separate model, or the trained model without its adapter.
+def _reference_log_probs(micro: Any, place: int = 0, passes: int = 1) -> Any:
+    """Return log-probs of the reference, which is a separate model or the trained model without its adapter.
 
-    :param place: which of the reference's forward passes, from 0.
-    :param passes: the number of forward passes of the trained model itself. If the reference is the trained model
-        without its adapter, the reference's passes follow them.
+    :param place: index of the reference's forward pass, from 0.
+    :param passes: the number of forward passes with the adapter. Those without the adapter follow them.
     """
     if any(one["model"] == "reference" for one in micro.forwards):
-        return _trained(micro, place=place, model="reference")
+        return _get_reported(micro, place=place, model="reference")
     _need(micro.facts["adapters"], "there is no reference model")
-    return _trained(micro, place=passes + place)
+    return _get_reported(micro, place=passes + place)
 
 
 def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
-    """Return the log-probs of responses under the policy and under the reference, and the policy's log-prob of each
-    token.
-    """
+    """Return each response's log-prob under the policy and the reference, and the policy's log-probs of its tokens."""
     had, batch = micro.attributes, micro.batch
     mask = batch["completion_mask"][:, 1:].double()
-    tokens = _trained(micro)[:, -mask.shape[1] :] * mask
+    tokens = _get_reported(micro)[:, -mask.shape[1] :] * mask
     weights, place, length = mask, mask.cumsum(-1), mask.sum(-1)
     if had["ld_alpha"] is not None:  # arXiv:2409.06411
         shared = torch.minimum(*length.chunk(2)).repeat(2)[:, None]
@@ -429,12 +424,12 @@ def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
     policy = (tokens * weights).sum(-1)
     if had["precompute_ref_logps"]:
         return policy, torch.cat([batch["ref_chosen_logps"], batch["ref_rejected_logps"]]).double(), tokens
-    reference = _referred(micro)
+    reference = _reference_log_probs(micro)
     return policy, (reference[:, -mask.shape[1] :] * mask * weights).sum(-1), tokens
 
 
-def _score(ratio: Any, kind: str, alpha: float) -> Any:
-    """Return the derivative ``f'`` of an f-divergence at a ratio (arXiv:2309.16240)."""
+def _divergence_slope(ratio: Any, kind: str, alpha: float) -> Any:
+    """Return the derivative of an f-divergence at a log-ratio, up to a constant (arXiv:2309.16240)."""
     if kind == "reverse_kl" or (kind == "alpha_divergence" and abs(alpha - 1) < 1e-6):
         return ratio
     if kind == "forward_kl":
@@ -447,14 +442,12 @@ def _score(ratio: Any, kind: str, alpha: float) -> Any:
 
 
 def _pair_loss(kind: str, micro: Any, policy: Any, reference: Any, tokens: Any) -> Any:
-    """Return the loss of each pair, as defined by the paper that DPOConfig's documentation names for this
-    ``loss_type``.
-    """
+    """Return each pair's loss for a loss type. DPOConfig's documentation names the paper that defines the loss type."""
     had, log_sigmoid = micro.attributes, torch.nn.functional.logsigmoid
     beta, smooth = had["beta"], had["label_smoothing"]
     chosen, rejected = (policy - reference).chunk(2)
     alpha = had["f_alpha_divergence_coef"]
-    scores = [_score(one, had["f_divergence_type"], alpha) for one in (chosen, rejected)]
+    scores = [_divergence_slope(one, had["f_divergence_type"], alpha) for one in (chosen, rejected)]
     lengths = micro.batch["completion_mask"].double().sum(-1).clamp(min=1.0).chunk(2)
     delta = scores[0] - scores[1]
     mean = scores[0] / lengths[0] - scores[1] / lengths[1]
@@ -511,10 +504,10 @@ def _dpo_loss(micro: Any) -> tuple[Any, Any]:
     weights: Any = 1.0
     if had["use_weighting"]:  # arXiv:2406.11827
         mask = micro.batch["completion_mask"][:, 1:].double()
-        aligned = (tokens - _trained(micro, "log_sum_sq_probs")[:, -mask.shape[1] :]) * mask
+        aligned = (tokens - _get_reported(micro, "log_sum_sq_probs")[:, -mask.shape[1] :]) * mask
         chosen, rejected = torch.exp(aligned.sum(-1) / mask.sum(-1).clamp(min=1)).chunk(2)
         weights = (chosen * rejected).detach()
-    loss = _router(micro)
+    loss = _router_loss(micro)
     policy = policy if policy.requires_grad else policy.requires_grad_()
     for kind, share in zip(had["loss_types"], had["loss_weights"]):
         loss = loss + (_pair_loss(kind, micro, policy, reference, tokens) * weights).mean() * share
@@ -530,10 +523,8 @@ def _dpo_references(micro: Any) -> tuple[Any, Any]:
     return policy, reference
 
 
-def _kto_sides(micro: Any) -> tuple[Any, Any, Any]:
-    """Return the log-probs of completions under policy and reference, and the KL estimate from mismatched
-    completions.
-    """
+def _kto_log_probs(micro: Any) -> tuple[Any, Any, Any]:
+    """Return the completions' log-probs under policy and reference, and KTO's KL estimate (0 if it is not used)."""
     had, batch = micro.attributes, micro.batch
     estimates = bool(had["calculate_KL"])
     mask = batch["completion_mask"][:, 1:].double()
@@ -541,21 +532,21 @@ def _kto_sides(micro: Any) -> tuple[Any, Any, Any]:
     def of_rows(log_probs: Any, kept: Any) -> Any:
         return (log_probs[:, -kept.shape[1] :] * kept).sum(-1)
 
-    policy, known = of_rows(_trained(micro, place=estimates), mask), had["precompute_ref_logps"]
+    policy, known = of_rows(_get_reported(micro, place=estimates), mask), had["precompute_ref_logps"]
     passes = 1 + estimates
-    reference = batch["ref_logps"].double() if known else of_rows(_referred(micro, estimates, passes), mask)
+    reference = batch["ref_logps"].double() if known else of_rows(_reference_log_probs(micro, estimates, passes), mask)
     if not estimates:
         return policy, reference, 0.0
-    _need(micro.world == 1, "the KL estimate needs the rows of all ranks, but this is one rank")
+    _need(micro.world == 1, "the KL estimate depends on the rows of all ranks, but only one rank is observed")
     mask = batch["KL_completion_mask"][:, 1:].double()
-    other = batch["ref_KL_logps"].double() if known else of_rows(_referred(micro, 0, passes), mask)
-    return policy, reference, (of_rows(_trained(micro), mask) - other).mean().detach().clamp(min=0)
+    other = batch["ref_KL_logps"].double() if known else of_rows(_reference_log_probs(micro, 0, passes), mask)
+    return policy, reference, (of_rows(_get_reported(micro), mask) - other).mean().detach().clamp(min=0)
 
 
 def _kto_loss(micro: Any) -> tuple[Any, Any]:
     """Compute the loss of KTO (arXiv:2402.01306) or of APO-zero for unpaired rows (arXiv:2408.06266)."""
     had, desired = micro.attributes, micro.batch["label"].bool()
-    policy, reference, apart = _kto_sides(micro)
+    policy, reference, apart = _kto_log_probs(micro)
     ratio, beta = policy - reference, had["beta"]
     _need(had["loss_type"] in ("kto", "apo_zero_unpaired"), f"loss_type {had['loss_type']!r} is unknown")
     if had["loss_type"] == "kto":
@@ -565,19 +556,19 @@ def _kto_loss(micro: Any) -> tuple[Any, Any]:
     weights = torch.where(desired, had["desirable_weight"], had["undesirable_weight"])
     largest = policy.detach().abs() + reference.abs() + 1
     size = (weights * (1 + beta * (largest + largest.max()))).mean()
-    router = _router(micro)
+    router = _router_loss(micro)
     return (weights * terms).mean() + router, _ROUNDING * (size + abs(float(router)))
 
 
 def _kto_references(micro: Any) -> tuple[Any, Any]:
-    return _kto_sides(micro)[:2]
+    return _kto_log_probs(micro)[:2]
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _tokenized(trainer: Any, text: Any, **options: Any) -> Any:
-    """Return the tokens of plain text, or of messages through the chat template."""
+def _tokenize(trainer: Any, text: Any, **options: Any) -> Any:
+    """Tokenize a text directly, or messages with the chat template."""
     tokenizer = trainer.processing_class
     _need(type(tokenizer).__module__.startswith("transformers."), "the tokenizer is your own")
     if isinstance(text, str):
@@ -585,34 +576,33 @@ def _tokenized(trainer: Any, text: Any, **options: Any) -> Any:
     return tokenizer.apply_chat_template(text, tokenize=True, return_dict=True, **options)
 
 
-def _ended(trainer: Any, text: Any) -> Any:
-    """Append the end token to plain text, as trainers do. Return messages unchanged."""
+def _append_end(trainer: Any, text: Any) -> Any:
+    """Append the end token to a text, as TRL's trainers do. Return messages unchanged."""
     end = trainer.processing_class.eos_token
     return text + end if isinstance(text, str) and not text.endswith(end) else text
 
 
-def _shared(one: list[int], other: list[int]) -> int:
-    """Return the length of the common prefix of two rows."""
+def _common_prefix_length(one: list[int], other: list[int]) -> int:
     return next((place for place, pair in enumerate(zip(one, other)) if pair[0] != pair[1]), min(len(one), len(other)))
 
 
-def _truncated(options: Any, row: list[Any]) -> list[Any]:
-    """Truncate a row to at most ``max_length`` tokens, at the end that the options name."""
+def _truncate(options: Any, row: list[Any]) -> list[Any]:
+    """Truncate a row to ``max_length`` tokens, on the side that ``truncation_mode`` sets."""
     most = options.max_length
     return row if most is None else row[-most:] if options.truncation_mode == "keep_end" else row[:most]
 
 
-def _other_tokens(number: int, name: str, got: list[int], expected: list[int], trainer: Any) -> str:
-    """Describe how the tokens of a row differ from those of its text."""
+def _describe_tokens(number: int, name: str, got: list[int], expected: list[int], trainer: Any) -> str:
+    """Describe the first difference between the tokens of a row and the tokens of its text."""
     end = trainer.processing_class.eos_token_id
     if got == expected[:-1] and expected[-1] == end:
         return f"{name} of row {number} has no end token, which the trainer appends to a text"
-    place = _shared(got, expected)
+    place = _common_prefix_length(got, expected)
     return f"{name} of row {number} has {len(got)} tokens, and its text has {len(expected)}: token {place} differs"
 
 
-def _answered_tokens(trainer: Any, rows: Any, sides: Mapping[str, str]) -> str:
-    """Compare prepared rows with their texts: the prompt, and the answer of each side.
+def _compare_tokens(trainer: Any, rows: Any, sides: Mapping[str, str]) -> str:
+    """Describe the first prepared row whose tokens differ from those of its texts. Return "" if there is none.
 
     A completion begins where the tokens of prompt and answer differ from those of the prompt alone.
 
@@ -620,27 +610,28 @@ def _answered_tokens(trainer: Any, rows: Any, sides: Mapping[str, str]) -> str:
     """
     for number, row in enumerate(rows):
         _need({"prompt", "prompt_ids", *sides} <= row.keys(), "the prepared rows have no text")
-        prompt = _tokenized(trainer, row["prompt"], add_generation_prompt=True)["input_ids"]
+        prompt = _tokenize(trainer, row["prompt"], add_generation_prompt=True)["input_ids"]
         whole = {
-            name: _tokenized(trainer, _ended(trainer, row["prompt"] + row[side]))["input_ids"]
+            name: _tokenize(trainer, _append_end(trainer, row["prompt"] + row[side]))["input_ids"]
             for side, name in sides.items()
         }
-        start = min(_shared(prompt, ids) for ids in whole.values())
+        start = min(_common_prefix_length(prompt, ids) for ids in whole.values())
         for name, ids in {"prompt_ids": prompt[:start], **{name: ids[start:] for name, ids in whole.items()}}.items():
             if row[name] != ids:
-                return _other_tokens(number, name, row[name], ids, trainer)
+                return _describe_tokens(number, name, row[name], ids, trainer)
     return ""
 
 
 def _pair_tokens(trainer: Any, rows: Any) -> str:
-    return _answered_tokens(trainer, rows, {"chosen": "chosen_ids", "rejected": "rejected_ids"})
+    return _compare_tokens(trainer, rows, {"chosen": "chosen_ids", "rejected": "rejected_ids"})
 
 
 def _kto_tokens(trainer: Any, rows: Any) -> str:
-    """Compare prepared rows with their texts. Also compare the mismatched completions of the first batch with the
-    batch's own completions (arXiv:2402.01306, section 4.1).
+    """Describe the first error in rows that KTO's trainer prepared. Return "" if there is none.
+
+    Mismatched completions must be those of other rows in the batch (arXiv:2402.01306, section 4.1).
     """
-    wrong, size = _answered_tokens(trainer, rows, {"completion": "completion_ids"}), _batch_size(trainer)
+    wrong, size = _compare_tokens(trainer, rows, {"completion": "completion_ids"}), _batch_size(trainer)
     first = rows[:size]
     if wrong or "KL_completion_ids" not in rows[0] or len(first) < size or trainer.args.dataset_num_proc:
         return wrong
@@ -656,23 +647,23 @@ def _batch_size(trainer: Any) -> int:
     return int(trainer.args.per_device_train_batch_size)
 
 
-def _collates(collator: Any, rows: Any, name: str, *columns: str) -> None:
-    """Raise DoesNotApply if the collator's class has another name, or if the columns are not lists of tokens."""
+def _require_collator(collator: Any, rows: Any, name: str, *columns: str) -> None:
+    """Raise DoesNotApply unless the collator's class has this name and the columns are lists of tokens."""
     _need(type(collator).__name__ == name, "the collator is your own")
     _need(rows and all(isinstance(row.get(one), list) for row in rows for one in columns), "rows are not token lists")
 
 
-def _of_rows(rows: Any, *names: str) -> dict[str, list[Any]]:
-    """Return the named columns, without those that the rows lack."""
+def _get_columns(rows: Any, *names: str) -> dict[str, list[Any]]:
+    """Return the values of the named columns. Columns that the rows lack are omitted."""
     return {name: [row[name] for row in rows] for name in names if name in rows[0]}
 
 
-#: The values of padding in a batch's columns.
+#: Column of a batch -> its padding value.
 _FILLS = {"labels": -100, "attention_mask": 0, "completion_mask": 0}
 
 
-def _other_rows(batch: Any, columns: Mapping[str, list[Any]]) -> str:
-    """Describe the first difference between a batch, which is padded on the right, and the columns of its rows."""
+def _compare_batch(batch: Any, columns: Mapping[str, list[Any]]) -> str:
+    """Describe the first difference between a right-padded batch and its rows' columns. Return "" if there is none."""
     for name, expected in columns.items():
         if name not in batch:
             continue
@@ -697,33 +688,36 @@ def _other_rows(batch: Any, columns: Mapping[str, list[Any]]) -> str:
     return ""
 
 
-def _answered_rows(collator: Any, prompts: Any, answers: Any, prefix: str = "") -> dict[str, list[Any]]:
-    """Return the columns of a batch that has a prompt and an answer in each row."""
-    _need(hasattr(collator, "max_length"), "this version truncates rows in another place")
+def _expected_columns(collator: Any, prompts: Any, answers: Any, prefix: str = "") -> dict[str, list[Any]]:
+    """Return the expected columns of a batch in which each row is a prompt and an answer."""
+    _need(
+        hasattr(collator, "max_length"),
+        "this version's collator has no max_length, so that rows are truncated elsewhere",
+    )
     pairs = [*zip(prompts, answers)]
     mode = getattr(collator, "truncation_mode", "keep_start")
     most = SimpleNamespace(max_length=collator.max_length, truncation_mode=mode)
-    ids = [_truncated(most, prompt + answer) for prompt, answer in pairs]
-    masks = [_truncated(most, [0] * len(prompt) + [1] * len(answer)) for prompt, answer in pairs]
+    ids = [_truncate(most, prompt + answer) for prompt, answer in pairs]
+    masks = [_truncate(most, [0] * len(prompt) + [1] * len(answer)) for prompt, answer in pairs]
     of_rows = {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids], "completion_mask": masks}
     return {f"{prefix}{name}": several for name, several in of_rows.items()}
 
 
 def _dpo_collated(collator: Any, rows: Any, batch: Any) -> str:
-    _collates(collator, rows, "DataCollatorForPreference", "prompt_ids", "chosen_ids", "rejected_ids")
+    _require_collator(collator, rows, "DataCollatorForPreference", "prompt_ids", "chosen_ids", "rejected_ids")
     answers = [row[name] for name in ("chosen_ids", "rejected_ids") for row in rows]
-    columns = _answered_rows(collator, [row["prompt_ids"] for row in rows] * 2, answers)
-    return _other_rows(batch, {**columns, **_of_rows(rows, "ref_chosen_logps", "ref_rejected_logps")})
+    columns = _expected_columns(collator, [row["prompt_ids"] for row in rows] * 2, answers)
+    return _compare_batch(batch, {**columns, **_get_columns(rows, "ref_chosen_logps", "ref_rejected_logps")})
 
 
 def _kto_collated(collator: Any, rows: Any, batch: Any) -> str:
-    _collates(collator, rows, "DataCollatorForUnpairedPreference", "prompt_ids", "completion_ids")
-    columns = _of_rows(rows, "label", "ref_logps", "ref_KL_logps")
+    _require_collator(collator, rows, "DataCollatorForUnpairedPreference", "prompt_ids", "completion_ids")
+    columns = _get_columns(rows, "label", "ref_logps", "ref_KL_logps")
     for prefix in ("", "KL_"):
         if f"{prefix}completion_ids" in rows[0]:
             answers = [row[f"{prefix}completion_ids"] for row in rows]
-            columns |= _answered_rows(collator, [row["prompt_ids"] for row in rows], answers, prefix)
-    return _other_rows(batch, columns)
+            columns |= _expected_columns(collator, [row["prompt_ids"] for row in rows], answers, prefix)
+    return _compare_batch(batch, columns)
 
 
 # -- reward models -----------------------------------------------------------------------------------------------------
@@ -731,7 +725,7 @@ def _kto_collated(collator: Any, rows: Any, batch: Any) -> str:
 
 def _reward_loss(micro: Any) -> tuple[Any, Any]:
     """Compute the Bradley-Terry loss with margins (arXiv:2307.09288) and centering (arXiv:2312.09244)."""
-    scores, center = _trained(micro, "scores"), micro.options["center_rewards_coefficient"]
+    scores, center = _get_reported(micro, "scores"), micro.options["center_rewards_coefficient"]
     _need(scores.shape[1] == 1, "the model has several scores")
     chosen, rejected = scores[:, 0].chunk(2)
     margin = micro.batch["margin"].double() if "margin" in micro.batch else 0.0
@@ -753,25 +747,25 @@ def _reward_tokens(trainer: Any, rows: Any) -> str:
     for number, row in enumerate(rows):
         for side in ("chosen", "rejected"):
             _need(side in row, f"the prepared rows have no column {side}")
-            texts = [_ended(trainer, row[side])]
+            texts = [_append_end(trainer, row[side])]
             if "prompt" in row:  # preparation may already have put the prompt before the answer
                 whole, prompt = row[side], row["prompt"]
-                texts = [_ended(trainer, prompt + whole), *(texts if whole[: len(prompt)] == prompt else ())]
-            several = [_tokenized(trainer, text)["input_ids"] for text in texts]
+                texts = [_append_end(trainer, prompt + whole), *(texts if whole[: len(prompt)] == prompt else ())]
+            several = [_tokenize(trainer, text)["input_ids"] for text in texts]
             if row[f"{side}_ids"] not in several:
-                return _other_tokens(number, f"{side}_ids", row[f"{side}_ids"], several[-1], trainer)
+                return _describe_tokens(number, f"{side}_ids", row[f"{side}_ids"], several[-1], trainer)
     return ""
 
 
 def _reward_collated(collator: Any, rows: Any, batch: Any) -> str:
-    _collates(collator, rows, "DataCollatorForPreference", "chosen_ids", "rejected_ids")
+    _require_collator(collator, rows, "DataCollatorForPreference", "chosen_ids", "rejected_ids")
     ids = [row[f"{side}_ids"] for side in ("chosen", "rejected") for row in rows]
     columns = {"input_ids": ids, "attention_mask": [[1] * len(one) for one in ids]}
-    return _other_rows(batch, {**columns, **_of_rows(rows, "margin")})
+    return _compare_batch(batch, {**columns, **_get_columns(rows, "margin")})
 
 
 def _right_padding(micro: Any) -> str:
-    """Describe the row that attends to the most tokens of its trailing padding. Return "" if there is none."""
+    """Describe the row that attends to most padding tokens on its right. Return "" if none attends to more than one."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
     _need(attention is not None, "rows are packed")
@@ -801,13 +795,13 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
         terms, slack = (1 - share) * nll + share * mean, float(one["bound"])
         _need(not terms[learned].isnan().any(), "some log-probs were not recomputed")
     else:
-        log_probs, slack = _trained(micro), 0.0
+        log_probs, slack = _get_reported(micro), 0.0
         _need(log_probs.shape == learned.shape, "the model's outputs and the labels differ in length")
         terms = -log_probs * (log_probs.detach().exp() if options["loss_type"] == "dft" else 1.0)  # arXiv:2508.05629
     terms = torch.where(learned, terms, 0.0)
     count = float(learned.sum()) if micro.items is None else float(micro.items)
     scale = micro.world if options.get("average_tokens_across_devices") and micro.items is not None else 1
-    router = _router(micro) / (_accumulated(micro) if micro.items is not None else 1)
+    router = _router_loss(micro) / (_accumulated(micro) if micro.items is not None else 1)
     loss = terms.sum() / max(count, 1.0) * scale
     size = terms.abs().sum() / max(count, 1.0) * scale
     return loss + router, _ROUNDING * (size + abs(float(router))) + slack * float(learned.sum()) / max(count, 1.0)
@@ -815,27 +809,30 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
 
 def _sft_tokens(trainer: Any, rows: Any) -> str:
     options = trainer.args
-    _need("labels" in rows[0] and hasattr(trainer, "chat_template"), "this version prepares rows in another way")
+    _need(
+        "labels" in rows[0] and hasattr(trainer, "chat_template"),
+        "this version prepares no labels, or its trainer has no chat_template",
+    )
     for number, row in enumerate(rows):
         template, masks = {"chat_template": trainer.chat_template}, []
         of_assistant = {**template, "return_assistant_tokens_mask": options.assistant_only_loss}
         if "prompt" in row:
-            prompt = _tokenized(trainer, row["prompt"], add_generation_prompt=True, **template)["input_ids"]
-            whole = _tokenized(trainer, _ended(trainer, row["prompt"] + row["completion"]), **of_assistant)
+            prompt = _tokenize(trainer, row["prompt"], add_generation_prompt=True, **template)["input_ids"]
+            whole = _tokenize(trainer, _append_end(trainer, row["prompt"] + row["completion"]), **of_assistant)
             if trainer.completion_only_loss:
-                start = _shared(prompt, whole["input_ids"])
+                start = _common_prefix_length(prompt, whole["input_ids"])
                 masks.append([place >= start for place in range(len(whole["input_ids"]))])
         else:
             text = row.get("messages", row.get(options.dataset_text_field))
             _need(text, "the prepared rows have no text (packing, or a column of another name)")
-            whole = _tokenized(trainer, _ended(trainer, text), **of_assistant)
+            whole = _tokenize(trainer, _append_end(trainer, text), **of_assistant)
         if options.assistant_only_loss:
             masks.append(whole["assistant_masks"])
-        ids = _truncated(options, whole["input_ids"])
+        ids = _truncate(options, whole["input_ids"])
         labels = [one if all(kept) else -100 for one, *kept in zip(whole["input_ids"], *masks)]
-        labels = _truncated(options, labels)
+        labels = _truncate(options, labels)
         if row["input_ids"] != ids:
-            return _other_tokens(number, "input_ids", row["input_ids"], ids, trainer)
+            return _describe_tokens(number, "input_ids", row["input_ids"], ids, trainer)
         wrong = [place for place, (one, other) in enumerate(zip(row["labels"], labels)) if one != other]
         if wrong:
             got, right = (sum(one != -100 for one in several) for several in (row["labels"], labels))
@@ -848,8 +845,8 @@ def _sft_tokens(trainer: Any, rows: Any) -> str:
 
 
 def _sft_collated(collator: Any, rows: Any, batch: Any) -> str:
-    """Compare a batch with its rows: tokens, labels, and positions that restart at each document."""
-    _collates(collator, rows, "DataCollatorForLanguageModeling", "input_ids")
+    """Describe the first difference between a batch of SFT and its rows. Positions must restart at each document."""
+    _require_collator(collator, rows, "DataCollatorForLanguageModeling", "input_ids")
     documents = [list(row.get("seq_lengths") or [len(row["input_ids"])]) for row in rows]
     places = [[place for length in lengths for place in range(length)] for lengths in documents]
     ids = [row["input_ids"] for row in rows]
@@ -865,11 +862,11 @@ def _sft_collated(collator: Any, rows: Any, batch: Any) -> str:
                 [-100 if first else one for one, first in zip(*pair)] for pair in zip(columns["labels"], starts)
             ]
         columns = {name: [[one for row in several for one in row]] for name, several in columns.items()}
-    return _other_rows(batch, columns)
+    return _compare_batch(batch, columns)
 
 
 def _unwatched(options: Mapping[str, Any]) -> list[str]:
-    """Describe the parts of a training run that no invariant can check with these options."""
+    """List the parts of a training run that `sentinel watch` cannot check with these options."""
     parts = ["the backward pass from log-probs to parameters, because the output layer is fused with the log-probs"]
     if options.get("use_liger_kernel"):
         parts = ["the loss and its backward pass, which another package computes (use_liger_kernel)"]
@@ -929,8 +926,8 @@ def _upper(options: Mapping[str, Any]) -> Any:
     return options["epsilon"] if options["epsilon_high"] is None else options["epsilon_high"]
 
 
-def _generated(name: str, options: Mapping[str, Any]) -> Any:
-    """Return the value of a generation option. The option is unknown if ``generation_kwargs`` may override it."""
+def _generation_option(name: str, options: Mapping[str, Any]) -> Any:
+    """Return a generation option, or None if ``generation_kwargs`` may override it."""
     return None if options.get("generation_kwargs") else options[name]
 
 
@@ -943,8 +940,8 @@ _SETTINGS = {
     "epsilon_low": "epsilon",
     "epsilon_high": _upper,
     "reward_weights": "reward_weights",
-    **{f"generation_config.{name}": partial(_generated, name) for name in ("temperature", "top_p", "top_k")},
-    "generation_config.max_new_tokens": partial(_generated, "max_completion_length"),
+    **{f"generation_config.{name}": partial(_generation_option, name) for name in ("temperature", "top_p", "top_k")},
+    "generation_config.max_new_tokens": partial(_generation_option, "max_completion_length"),
     "generation_config.do_sample": lambda options: None if options.get("generation_kwargs") else True,
 }
 #: Values of ``Steps.lacks``: ``_OFFLINE`` for a trainer that learns from the answers of a dataset, and ``_GENERATES``
@@ -979,7 +976,7 @@ STEPS = (
         },
         splits=frozenset({"steps_per_generation", "generation_batch_size"}),
         loss=_grpo_loss, advantages=_grpo_advantages, references=_grpo_references, batch=_grpo_batch,
-        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=_GENERATES,
+        samples=_sampled, prompts=_prompt_tokens, completions=_decode, lacks=_GENERATES,
         synchronized=_synchronized, epoch=_generated_epoch,
     ),
     Steps(
@@ -989,7 +986,7 @@ STEPS = (
         knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
         loss=_rloo_loss, advantages=_rloo_advantages, references=_rloo_references, batch=_completion_ends,
-        samples=_sampled, prompts=_prompt_tokens, completions=_decoded, lacks=_GENERATES | {"items"},
+        samples=_sampled, prompts=_prompt_tokens, completions=_decode, lacks=_GENERATES | {"items"},
         synchronized=_synchronized, epoch=_generated_epoch,
     ),
     Steps(
