@@ -211,7 +211,7 @@ def arrived(entropies: Any, ranks: int = 1) -> Any:
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import tensordict
 
-    mask = inputs["response_mask"]
+    mask, budget = inputs["response_mask"], inputs["max_tokens_per_microbatch"]
     scenario = {**inputs, **dict.fromkeys(("old_log_probs", "advantages"), inputs["outputs"]), "ref_log_probs": None}
     batch = {**_make_batch(scenario), "attention_mask": _prepend_ones(mask).long()}
     critic = kit.make_unbuilt(
@@ -222,7 +222,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     data = boundary.imported[_PROTOCOL].DataProto(
         batch=tensordict.TensorDict(batch, batch_size=[len(mask)]),
-        meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": False},
+        meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": budget is not None, "max_token_len": budget},
     )
     with _without_memory_logging(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
         return {"values": boundary.function(critic, data)}
@@ -231,7 +231,8 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _UPDATES = (
     Binding(
         f"{_CRITIC}.DataParallelPPOCritic.compute_values", "critic_values", call=_critic_values, imports=(_PROTOCOL,),
-        stand_ins=(SELF, MODEL, CPU, MEMORY), accepts={"response_mask": ("full", "right")},
+        stand_ins=(SELF, MODEL, CPU, MEMORY),
+        accepts={"response_mask": ("full", "right", "right"), "max_tokens_per_microbatch": (None, 8, 8)},
     ),
     Binding(
         f"{_ACTOR}.DataParallelPPOActor.compute_log_prob", "recomputed_log_probs", call=_recompute,

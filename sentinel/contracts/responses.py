@@ -244,6 +244,8 @@ CRITIC_VALUES = Contract(
             differentiable=True,
         ),
         token_mask("1 for response tokens"),
+        # A search varies it only for bindings that list its values in `accepts`.
+        Input("max_tokens_per_microbatch", "integer", "token budget of a microbatch; default: one batch", default=None),
         CONTEXT_PARALLEL,
         dialect("outside_the_mask", "zero", "values on masked tokens: zero, or any"),
     ),
