@@ -18,8 +18,7 @@ _STATISTICS = ("mean", "max", "min")
 
 
 def _batch(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return a batch with the columns that ROLL's metrics read. Scores alternate between 1 and 0. All columns differ.
-    """
+    """Return a batch with the columns that ROLL's metrics read. No two columns are equal, and scores alternate."""
     mask, advantages = inputs["response_mask"], inputs["advantages"]
     rows, width = mask.shape
     whole = kit.prepend_prompt(mask.long())
