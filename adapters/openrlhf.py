@@ -738,7 +738,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """Return the preference-loss binding of one of the two boundaries that :func:`_preference` calls."""
+    """Return the preference-loss binding of a boundary that :func:`_preference` calls."""
     return Binding(
         boundary,
         "preference_loss",

@@ -178,7 +178,7 @@ def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
 
 
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Raise AbsentError if the scenario's clip bounds differ in a version that has one bound (until September 2025)."""
+    """Raise AbsentError if the scenario needs two clip bounds, but this version has one (until September 2025)."""
     if inputs["eps_clip_high"] != inputs["eps_clip_low"] and "eps_clip_higher" not in boundary.parameters:
         raise AbsentError("this version has only one clip bound; eps_clip_low and eps_clip_high must be equal")
 

@@ -67,7 +67,7 @@ def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance microbatches with ROLL. The result is empty if ROLL does not restore the order of the rows."""
+    """Distribute rows over balanced microbatches with ROLL. The result is empty if ROLL does not restore the order."""
     lengths, parts = inputs["lengths"], inputs["parts"]
     config = boundary.imported["roll.configs.worker_config"].SequencePackingConfig()
     config.algorithm, config.max_packed_sequence_length_forward = "load_balance", sum(lengths) * 16
