@@ -1,8 +1,8 @@
-"""An example of an adapter, for demo_rl, the tiny framework in tests/demo_framework.
+"""An example adapter for demo_rl, a tiny framework in tests/demo_framework.
 
 An adapter is the only file that Sentinel needs for a framework. For each boundary (a real function that carries
-training signal) it names the contract that the boundary fulfils and maps the contract's names to upstream's.
-``docs/contracts.md`` lists the contracts.
+training signal), the adapter declares the contract that the boundary must fulfil, and maps the contract's names to
+upstream's. ``docs/contracts.md`` lists the contracts.
 
 An adapter is loaded twice: by pytest, which does not import torch, and by the worker, next to the framework's code. At
 the top, it must import only ``sentinel`` and ``sentinel.binding``; the kit's ``torch`` is imported on first use. An
@@ -22,8 +22,7 @@ from sentinel.binding.families import group_advantage
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call demo_rl's rejection function with one tensor per sample, and reshape the flat mask that it returns to
-    ``[batch, tokens]``.
+    """Call demo_rl's function with one tensor per sample, and reshape the mask that it returns to ``[batch, tokens]``.
 
     ``boundary`` is the function that was found in the checkout. ``boundary.invoke`` binds arguments by name (see
     ``arguments`` below), ``boundary.module`` is its module, and ``boundary.imported`` has the modules of ``imports``.
@@ -32,8 +31,8 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     samples = {name: list(inputs[name]) for name in names}
-    # An argument that the contract does not have is passed under its upstream name. This one is a stand-in, which is
-    # declared below.
+    # An argument that the contract does not have is passed under its upstream name. ``options`` is a stand-in, which
+    # is declared below.
     mask, fraction = boundary.invoke(samples, options=SimpleNamespace(delta=inputs["opsm_delta"]))
     losses = boundary.module.policy_loss(
         inputs["ppo_kl"], inputs["advantages"], inputs["eps_clip"], inputs["eps_clip_high"]
@@ -51,11 +50,10 @@ TARGET = Target(
     roots=(PackageRoot("demo_rl"),),
     # preload=("tensordict",) would name small third-party packages that boundaries use when they run. A package that is
     # only imported, such as demo_missing_tracker in demo_rl/losses.py, becomes a stub module if it is not installed.
-    # Names of the contract's inputs throughout the framework. A binding lists only exceptions.
+    # Upstream names of contract inputs throughout the framework. A binding lists only exceptions.
     arguments={"group": ("index",)},
-    # Functions that the framework registers with a decorator need no bindings of their own. Each function that a
-    # revision adds is called in the same way as ``like``. It must satisfy those laws of the contract that need no
-    # oracle.
+    # Functions that the framework registers with a decorator need no bindings of their own. They are called in the same
+    # way as the boundary ``like``, and must satisfy those laws of the contract that need no oracle.
     registries=(Registry("register_aggregation", like="demo_rl.losses.agg_loss", table="AGGREGATIONS"),),
     bindings=(
         Binding(
@@ -68,8 +66,8 @@ TARGET = Target(
             arguments={"response_mask": ("loss_mask", "mask")},
             # One name stands for the whole return value. Several names stand for the items of a returned tuple.
             outputs=("loss",),
-            # The values that a search may draw, if they are fewer than the contract's. This function has one
-            # aggregation mode and no parameter for the other inputs.
+            # The values that a search may draw, if the contract has more. This function has one aggregation mode and no
+            # parameter for the other inputs.
             accepts={
                 "loss_agg_mode": ("token-mean",),
                 **dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor"), (None,)),
@@ -97,7 +95,7 @@ TARGET = Target(
                 StandIn("options", "the boundary reads only the field delta of the trainer's command-line options"),
             ),
             # Intended differences: the name of a law (or of a dialect input of the contract, with a value), the reason,
-            # and a link. A search lists them and reports differences that no longer exist.
+            # and a link. A search lists them, and reports those that upstream no longer has.
             dialects=(
                 Dialect(
                     "metrics_tell_the_truth",

@@ -1,8 +1,8 @@
-"""Bindings for OpenRLHF (OpenRLHF/OpenRLHF).
+"""Adapter for OpenRLHF (OpenRLHF/OpenRLHF): the functions that Sentinel checks, and how it calls them.
 
-Its trainers import Ray, DeepSpeed and vLLM. These become stub modules, because they do not affect the result of a loss,
-an estimator or a mask. Methods run on instances of the real classes that have only the attributes that the methods
-read.
+OpenRLHF's trainers import Ray, DeepSpeed and vLLM. These become stub modules, because they do not affect the result of
+a loss, an estimator or a mask. Methods are called on objects of the real classes that have only the attributes that
+these methods read.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Build the boundary's class with its own constructor.
+    """Build an object of the boundary's class with its constructor.
 
     Options that this version lacks are left out if they have their usual value.
     """
@@ -72,7 +72,7 @@ _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_facto
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the global token counts that OpenRLHF's losses take as arguments since May 2026."""
+    """Return the global token and row counts that OpenRLHF's losses accept since May 2026."""
     return {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
 
 
@@ -105,17 +105,17 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss options for the clip range. Until May 2025, OpenRLHF's losses had one bound for both sides."""
+    """Return the options for the clip range. Until May 2025, OpenRLHF's losses had one clip bound for both sides."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
     if low != high:
-        raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
+        raise AbsentError("this version has only one clip bound; eps_clip_low and eps_clip_high must be equal")
     return {"clip_eps": low}
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss options for truncated importance sampling. OpenRLHF renamed these options four times."""
+    """Return the options for truncated importance sampling, under the names that this version uses."""
     cap = inputs["importance_weight_cap"]
     if inputs["rollout_log_probs"] is None or cap is None:
         return {}
@@ -131,8 +131,8 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call OpenRLHF's policy loss.
 
-    GSPO is defined as a mean over sequences, and OpenRLHF's constructor must choose this mean: the adapter passes only
-    the name ``gspo``. This is why the boundary for GSPO is the class, and the boundary for PPO is its ``forward``.
+    The boundary for PPO is the method ``forward``. For GSPO it is the class, because the constructor must choose the
+    mean over sequences that defines GSPO: the adapter passes only the name ``gspo``.
     """
     if boundary.owner is None:
         boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
@@ -148,7 +148,6 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call OpenRLHF's critic loss or supervised loss."""
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
     return {"loss": boundary.invoke({**kit.take_inputs(inputs, *names), **_counts(inputs)}, loss)}
@@ -206,7 +205,7 @@ class _Bar(list[Any]):
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run OpenRLHF's training loop on each rank, from the replay buffer to the call of DeepSpeed's ``backward``.
+    """Run OpenRLHF's training loop on each rank, up to DeepSpeed's ``backward``, and return the gradients.
 
     The adapter divides losses by the number of microbatches and averages over ranks, as DeepSpeed would. Each token has
     a unique id, with which the stand-in model looks up the token's log-prob.
@@ -228,7 +227,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
-    # ``trains.now`` is per thread, because each rank is a thread, and one rank trains while another waits for it.
+    # ``trains.now`` is per thread, because each rank is a thread, and a rank can train while another rank waits.
     trains = threading.local()
 
     class Table:
@@ -322,10 +321,10 @@ _UPDATES = (
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards that OpenRLHF makes from a sequence reward, without a KL penalty."""
+    """Return the token rewards that OpenRLHF computes from one reward per response, without a KL penalty."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in kit.source_of(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
-        raise AbsentError("not in this version: rewards beyond [-10, 10]; this version clamps them")
+        raise AbsentError("this version clamps rewards to [-10, 10]; the scenario has a reward outside this range")
     nothing = torch.zeros(mask.shape)
     kl = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
     answer = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **kl)
@@ -336,7 +335,7 @@ def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Call OpenRLHF's KL estimator. Older versions have only one estimator, require a mask, and do not clamp."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
     if apart.any() and "clamp" not in kit.source_of(boundary.function):
-        raise AbsentError("not in this version: clamping of KL estimates to [-10, 10]")
+        raise AbsentError("this version does not clamp KL estimates to [-10, 10]")
     switch, whole = "use_kl_estimator_k3", torch.ones_like(inputs["log_probs"])
     switches = {"k1": {switch: False}, "k3": {switch: True}}
     if switch not in boundary.parameters:
@@ -368,16 +367,13 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs from a copy of the logits, because OpenRLHF's function divides its argument in place."""
     arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
-        raise AbsentError("not in this version: a sampling temperature")
+        raise AbsentError("this version computes log-probs without a temperature")
     log_probs = boundary.invoke({}, temperature=inputs["temperature"], **arguments)
     return {"log_probs": log_probs, "entropy": None}
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with OpenRLHF's actor. A stand-in model returns the scenario's logits.
-
-    Each row begins with one prompt token.
-    """
+    """Compute log-probs with OpenRLHF's actor and a stand-in model that returns the scenario's logits."""
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
     behind = torch.zeros_like(logits[:, :1])
 
@@ -391,7 +387,7 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
-    sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
+    sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)  # each row begins with one prompt token
     # Until May 2025, forward takes the number of response tokens instead of their mask, so both are passed.
     of_response = {"num_actions": ids.shape[1], "action_mask": mask}
     answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
@@ -419,7 +415,7 @@ def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) 
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
-    """Return the command-line options of an advantage estimator. Since April 2026, options have dotted names."""
+    """Return an advantage estimator's options, under their old names and under the dotted names since April 2026."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
         "advantage_estimator": estimator,
@@ -443,9 +439,9 @@ def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
 def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
-    """Compute the advantages of one batch of experience, whose rows are sorted by prompt."""
+    """Compute the advantages of one batch of experience with OpenRLHF. The rows must be sorted by prompt."""
     if 'device="cuda"' in kit.source_of(inspect.unwrap(boundary.function)):  # as in March and April 2025
-        raise AbsentError("not in this version: advantages on a CPU; the function moves rewards to a GPU")
+        raise AbsentError("this version computes advantages only on a GPU, to which it moves the rewards")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
     columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
@@ -459,23 +455,23 @@ def _advantages(
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards with the OpenRLHF estimator that uses the scenario's group statistics."""
+    """Normalise rewards with the OpenRLHF estimator for the scenario's group statistics."""
     settings, samples = (inputs["std_level"], inputs["leave_one_out"]), kit.group_size(inputs)
     if settings not in _ESTIMATORS:
         raise AbsentError(
-            "OpenRLHF has no estimator with both a leave-one-out mean and a division by the standard deviation"
+            "OpenRLHF has no estimator that both subtracts a leave-one-out mean and divides by a standard deviation"
         )
     if samples == 1:
-        raise AbsentError("the command line rejects one sample per prompt with this estimator")
+        raise AbsentError("OpenRLHF's command line requires several samples per prompt for this estimator")
     if (estimator := _ESTIMATORS[settings]) not in kit.source_of(inspect.unwrap(boundary.function)):
-        raise AbsentError(f"not in this version: the estimator {estimator}")
+        raise AbsentError(f"this version has no advantage estimator {estimator}")
     rewards = inputs["rewards"]
     mask = torch.ones(len(rewards), 1)
     return {"normalised": _advantages(boundary, estimator, samples, torch.zeros(mask.shape), mask, rewards, 0.0)[:, 0]}
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise advantages.
+    """Normalise the scenario's advantages with OpenRLHF's advantage step.
 
     The adapter passes the negated advantages as KLs. With rewards of 0, a KL coefficient of 1 and a discount of 0, the
     return of each token is the scenario's advantage.
@@ -541,15 +537,15 @@ _ADVANTAGES = (
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad rows to a given length.
+    """Pad rows to the scenario's length with OpenRLHF.
 
-    OpenRLHF pads to the longest row, so the adapter adds a row of the given length and removes it from the result.
+    OpenRLHF pads to the longest row, so the adapter adds a row of this length and removes it from the result.
     """
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
     if value != 0 and "value" not in boundary.parameters:
-        raise AbsentError("not in this version: a padding value other than 0")
+        raise AbsentError("this version supports no padding value other than 0")
     padded = boundary.invoke({}, rows, side=inputs["side"], value=value, stack=False)
     return {"padded": padded.reshape(len(rows), -1)[:-1]}
 
@@ -589,7 +585,7 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
-    """Add experiences to OpenRLHF's replay buffer, and collate all of them."""
+    """Add experiences to OpenRLHF's replay buffer, and collate the whole buffer into one batch."""
     with kit.swap(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
@@ -597,7 +593,7 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute samples over ranks by their lengths, with OpenRLHF's function. A sample's label is its index."""
+    """Distribute samples over ranks by length with OpenRLHF, and return the indices of each rank's samples."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = kit.nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -617,9 +613,7 @@ class _Prompts(list[Any]):
 
 
 def _planned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare the data of a training run with OpenRLHF. Return the number of updates that its trainer passes to the
-    learning-rate scheduler.
-    """
+    """Return the number of updates that OpenRLHF's trainer passes to the learning-rate scheduler."""
     prompts = _Prompts(range(inputs["steps_per_epoch"] * inputs["prompts_per_step"]))
     options = {
         **dict.fromkeys(("data.prompt_dataset", "data.prompt_probs", "data.prompt_split", "data.input_template")),
@@ -678,27 +672,26 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
-    """Build an OpenRLHF dataset of one row with its own constructor."""
+    """Build an OpenRLHF dataset of one row with the constructor of its class."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
     args = kit.nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
     taken_options = {name: value for name, value in options.items() if name in parameters}
     if any(value and name not in taken_options for name, value in options.items()):
-        raise AbsentError(f"not in this version: {boundary.owner.__name__} lacks one of the options {sorted(options)}")
+        raise AbsentError(f"in this version, {boundary.owner.__name__} lacks one of the options {sorted(options)}")
     return boundary.owner(kit.Rows([dict(row)]), tokenizer, 1000, kit.stand_in(args=args), **taken_options)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a chat. In OpenRLHF's dataset, the mask is shifted one position to the
-    left.
-    """
+    """Return the token ids and the loss mask that OpenRLHF's dataset makes of a chat."""
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
     if isinstance(ids, int):
         raise AbsentError(
-            "not in this version: loss masks in the dataset; the trainer derives them from the prompt length"
+            "this version's dataset has no loss masks; the trainer computes them from the length of the prompt"
         )
+    # OpenRLHF's mask is shifted one position to the left.
     return {"token_ids": ids[0], "loss_mask": [0, *mask[0, :-1].tolist()]}
 
 
@@ -712,11 +705,10 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: float) -> Any:
-    """Return the log-probs that OpenRLHF's trainer computes for chosen and rejected responses, after a prompt of two
-    tokens.
+    """Return the log-probs that OpenRLHF's trainer computes for chosen and rejected responses.
 
-    Response tokens have the scenario's log-probs. The second prompt token has the log-prob ``of_prompt``, which must
-    not count.
+    There are two prompt tokens. The second has the log-prob ``of_prompt``, which must not count. Response tokens have
+    the scenario's log-probs.
     """
     pad = torch.nn.functional.pad
     masks = pad(kit.join_both_sides(inputs, "mask").long(), (2, 0), value=1)
@@ -733,9 +725,7 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the preference loss from the log-probs of both models, as the ``fit`` method of OpenRLHF's trainer
-    does.
-    """
+    """Compute the preference loss from the log-probs of policy and reference model, as OpenRLHF's trainer does."""
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
     loss = of_trainer.DPOLoss(inputs["beta"], inputs["label_smoothing"], inputs["loss_type"] == "ipo")
     packing, parts = {"packing_samples": False}, {"strategy": kit.stand_in(ring_attn_group=None), "loss_fn": loss}
@@ -748,7 +738,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """Bind one of the two boundaries that :func:`_preference` calls: the trainer's log-probs or the loss."""
+    """Return the preference-loss binding of a boundary that :func:`_preference` calls."""
     return Binding(
         boundary,
         "preference_loss",
@@ -761,7 +751,7 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
 
 
 class _Model(list[Any]):
-    """A stand-in model that can be switched between training and evaluation. It is never called."""
+    """A stand-in model with a training mode and an evaluation mode. It is never called."""
 
     training = True
 
@@ -776,10 +766,10 @@ class _Model(list[Any]):
 
 
 def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run OpenRLHF's evaluation on batches of pairs of answers.
+    """Return the mean accuracy and the loss that OpenRLHF's evaluation logs for batches of preference pairs.
 
     Each answer is one token. Stand-ins for the model and the loss use the id of the chosen answer's token as its score,
-    and score every rejected answer with 0.5.
+    and give every rejected answer the score 0.5.
     """
     logs: dict[str, Any] = {}
     model, ranks = _Model(), {"is_rank_0": lambda: True, "all_reduce": kit.return_first, "all_gather": kit.return_first}
@@ -817,7 +807,7 @@ def _column(values: Sequence[float]) -> Any:
 def _passed_evaluation(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the pass@k and the mean reward that OpenRLHF's evaluation reports, with one sample per response.
 
-    All lengths differ; every fourth response has none. Every third response is truncated.
+    All lengths differ; every fourth response has no length. Every third response is truncated.
     """
     right = inputs["right"]
     named = [str(place) for place in range(len(right))]
@@ -870,17 +860,16 @@ _DATA = (
 
 
 def _letters(text: str, **_: Any) -> dict[str, Any]:
-    """Tokenize a text with one token per letter."""
+    """Tokenize a text, with one token per letter."""
     return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode after a prompt of two tokens. The result ends with the model's last turn."""
+    """Run one episode of an OpenRLHF agent after a prompt of two tokens. The result ends with the model's last turn."""
     lengths, observed, rewards = inputs["said"], iter(inputs["heard"]), iter(inputs["rewards"])
     turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
-        """Generate the number of tokens that the scenario sets for this turn, up to the limit."""
         length = next(turns)
         ids = [1] * min(length, params.max_tokens)
         reason = "length" if length > params.max_tokens else "stop"
@@ -898,7 +887,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
         executor = boundary.owner(agent)
     elif len(lengths) > 1 or inputs["heard"][-1]:
-        raise AbsentError("this agent has one turn and no environment; the scenario needs more")
+        raise AbsentError("the scenario needs several turns or an environment; this agent supports neither")
     else:
         executor = boundary.owner()
     params = kit.stand_in(max_tokens=None, logprobs=None)
@@ -912,7 +901,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the weight version with which OpenRLHF's engines generate each sample.
+    """Return the version of the weights with which OpenRLHF's engines generate each sample.
 
     Weights are broadcast after each update. Engines that sleep between updates are also asleep at the start.
     """
@@ -973,12 +962,12 @@ _RING = "openrlhf.models.ring_attn_utils"
 
 def _of_labels(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not (inputs["labels"][:, 1:] != -100).any():
-        raise AbsentError("the framework's batches have at least one trained token; this scenario has none")
+        raise AbsentError("this scenario has no trained token; batches of the framework have at least one")
     return {"loss": boundary.function(boundary.owner(), inputs["logits"], inputs["labels"])}
 
 
 def _of_scores(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of pairs of responses. A response's score is the sum of its log-probs."""
+    """Return OpenRLHF's loss of preference pairs. The score of a response is the sum of its log-probs."""
     scores = [
         torch.where(inputs[f"{side}_mask"] != 0, inputs[f"{side}_log_probs"], 0.0).sum(-1)
         for side in ("chosen", "rejected")
@@ -987,12 +976,12 @@ def _of_scores(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sum or mean of the log-probs of each response, which follows two prompt tokens."""
+    """Return the sum or the mean of each response's log-probs. Two prompt tokens precede each response."""
     if "per_token_logps" not in boundary.parameters or "average_log_prob" in boundary.parameters:
-        raise AbsentError("not in this version: sums and means of log-probs")
+        raise AbsentError("this version does not return both the sum and the mean of log-probs")
     mask = (inputs["response_mask"] != 0).long()
     if not mask.any(-1).all():
-        raise AbsentError("the framework's responses have at least one token; this scenario has an empty one")
+        raise AbsentError("this scenario has an empty response; responses of the framework have at least one token")
     pad = torch.nn.functional.pad
     values, attention = pad(inputs["values"], (1, 0), value=3.0), pad(mask, (2, 0), value=1)
     told = boundary.function(kit.make_unbuilt(boundary.owner), values, attention, [2] * len(mask))
@@ -1000,9 +989,7 @@ def _of_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_chunks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return log-probs: each token's logit minus the log-sum-exp of its position. OpenRLHF computes the log-sum-exps
-    in chunks of two tokens.
-    """
+    """Compute log-probs from the log-sum-exps that OpenRLHF computes in chunks of two tokens."""
     logits, ids = inputs["logits"], inputs["token_ids"]
     sums = boundary.function(logits.flatten(0, 1), 2).reshape(ids.shape)
     return {"log_probs": logits.gather(-1, ids[..., None])[..., 0] - sums, "entropy": None}
@@ -1053,10 +1040,9 @@ def _of_all_ranks(boundary: Any, values: Any, ranks: int) -> Any:
 
 
 def _pairs_of(inputs: Mapping[str, Any], left: bool) -> list[Any]:
-    """Return the ids and masks of the chosen answers, then those of the rejected answers. 1000 is added to the ids of
-    rejected answers, so that no id occurs in both.
-    """
+    """Return ids and masks of the chosen answers, then ids and masks of the rejected answers."""
     samples = inputs["samples"]
+    # 1000 is added, so that no id occurs in both a chosen and a rejected answer.
     sides = [[sample["chosen"] for sample in samples], [sample["rejected"] + 1000 for sample in samples]]
     return [part for side in sides for part in kit.lay_out(side, left)]
 
@@ -1079,7 +1065,7 @@ def _concatenated(left: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
 
 def _collated_pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "is_dpo" not in kit.source_of(boundary.function):
-        raise AbsentError("not in this version: pairs for DPO")
+        raise AbsentError("this version's dataset cannot collate pairs for DPO")
     dataset = kit.make_unbuilt(boundary.owner, tokenizer=kit.stand_in(pad_token_id=0), is_dpo=False)
     sides = [(sample["chosen"][None], sample["rejected"][None] + 1000) for sample in inputs["samples"]]
     items = [(one, torch.ones_like(one), other, torch.ones_like(other), 0) for one, other in sides]
@@ -1088,7 +1074,7 @@ def _collated_pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _collated_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "loss_mask" not in kit.source_of(boundary.function):
-        raise AbsentError("not in this version: loss masks in the dataset")
+        raise AbsentError("this version's dataset has no loss masks")
     dataset = kit.make_unbuilt(boundary.owner, tokenizer=kit.stand_in(pad_token_id=0))
     rows = [(sample["input_ids"][None], sample["loss_mask"][None] + 1000) for sample in inputs["samples"]]
     ids, there, masks = boundary.function(dataset, [(one, torch.ones_like(one), mask) for one, mask in rows])
@@ -1103,7 +1089,7 @@ def _concatenated_rows(boundary: Any, inputs: Mapping[str, Any], made: Any) -> A
 
 
 def _punished(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rewards after the penalties that the options turn on."""
+    """Return the rewards after OpenRLHF has applied its penalty for long responses."""
     experience = kit.stand_in(
         rewards=inputs["rewards"].clone(), response_length=(inputs["response_mask"] != 0).sum(-1), info={}
     )
@@ -1116,7 +1102,11 @@ def _punished(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collation(path: str, call: Any, *names: str, **sizes: int) -> Binding:
-    """Bind a function that collates rows of tokens. ``sizes`` has the columns whose length is fixed."""
+    """Return the binding of a function that collates rows of tokens.
+
+    :param names: columns whose length varies from row to row; by default ``tokens``.
+    :param sizes: columns of a fixed length, with this length.
+    """
     columns = {**dict.fromkeys(names or ("tokens",), "tokens"), **sizes}
     kinds = {name: {"kind": "tensor", "dtype": "int64", "shape": [size]} for name, size in columns.items()}
     return Binding(path, "collation", call=call, fixed={"layouts": kinds})
@@ -1183,7 +1173,7 @@ _SMALL = (
 
 
 def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a function on a machine without an accelerator, as if there were two ring-attention ranks."""
+    """Call a function as if there were two ring-attention ranks, without an accelerator."""
     import torch
 
     ones = torch.ones
@@ -1195,14 +1185,14 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect samples with OpenRLHF's generator until no prompt is left. Each prompt has one rollout. The scenario's
-    ``rejected`` rollouts get a score that the filter rejects.
+    """Collect samples with OpenRLHF's generator until no prompt is left. Return the first batch as ``taken`` and all
+    later batches as ``left``.
 
-    The first batch is returned as ``taken``, later batches as ``left``.
+    Each prompt has one rollout. The scenario's ``rejected`` rollouts have a score that the filter rejects.
     """
     module, rejected = boundary.module, set(inputs["rejected"])
     if not hasattr(module, "_collect_prompt_batch"):
-        raise AbsentError("not in this version: _collect_prompt_batch, the function that generates a batch")
+        raise AbsentError("this version has no function _collect_prompt_batch, which generates a batch")
     loader = [(None, [number], [-1 - number], [None]) for number in range(inputs["completed"])]  # prompts, labels
     options = {"rollout.batch_size": inputs["needed"], "rollout.n_samples_per_prompt": 1}
     options |= {"rollout.vllm_generate_batch_size": inputs["needed"] + inputs["surplus"], "vllm.enable_sleep": False}
@@ -1229,9 +1219,7 @@ def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pass rate that OpenRLHF's generator reports if the filter kept ``accepted`` samples of ``consumed``
-    prompts.
-    """
+    """Return the pass rate that OpenRLHF's generator reports if its filter accepts only some of the samples."""
     numbers = inputs["arguments"]
     samples = numbers["samples_per_prompt"]
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}
@@ -1266,13 +1254,13 @@ _MICRO, _STEP, _VALIDATION, _REJECTED = 2, 4, 100, 60
 
 
 class _Loader(list[Any]):
-    """A stand-in data loader, which has no sampler."""
+    """A stand-in data loader without a sampler."""
 
     sampler = None
 
 
 def _scorer(trained: list[int], sign: float, weight: float) -> Any:
-    """Make a model with one parameter, which records the rows that it is trained on.
+    """Return a model with one parameter. It appends the numbers of its training rows to ``trained``.
 
     A token's score depends on whether its row has an odd number. In training rows it also depends on the token's id.
     """
@@ -1296,8 +1284,8 @@ def _scorer(trained: list[int], sign: float, weight: float) -> Any:
 
 
 def _microbatch(numbers: Sequence[int], pairs: bool) -> tuple[Any, ...]:
-    """Make a microbatch. Each row starts with its number, and has one or two more tokens. The rejected row of a pair
-    starts with another number.
+    """Return a microbatch of rows, or of pairs of rows. Each row starts with its number, and has one or two more
+    tokens. The rejected row of a pair starts with another number.
     """
     ids, mask = torch.tensor([[[number, 5, 6]] for number in numbers]), torch.ones(len(numbers), 1, 3)
     mask[1::2, :, -1] = 0
@@ -1309,7 +1297,10 @@ def _microbatch(numbers: Sequence[int], pairs: bool) -> tuple[Any, ...]:
 
 
 def _fitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Fit a model of one parameter. OpenRLHF's evaluation averages over batches, so validation batches have one row."""
+    """Train a model of one parameter with OpenRLHF's ``fit``, and return what was trained, validated and saved.
+
+    OpenRLHF's evaluation averages over batches, so validation batches have one row.
+    """
     did: dict[str, list[Any]] = {name: [] for name in ("trained", "validated", "validation", "saved")}
     pairs, micro = _FIT not in boundary.path, range(0, _STEP, _MICRO)
     starts = [_STEP * step + place for step in range(len(inputs["rewards"])) for place in micro]

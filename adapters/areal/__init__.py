@@ -1,7 +1,6 @@
-"""Bindings for AReaL (areal-project/AReaL).
+"""Adapter for AReaL (areal-project/AReaL): the functions that Sentinel checks, and how it calls them.
 
-Losses and statistics are functions of tensors. Options are passed in AReaL's own configuration classes. Loss masks are
-boolean, as in AReaL's own calls.
+Options are passed in AReaL's own configuration classes. Loss masks are boolean, as in AReaL's own calls.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with AReaL's PPO actor. The actor is built from AReaL's own configuration class."""
+    """Compute advantages with AReaL's PPO actor."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
     actor = actor_of(
@@ -54,7 +53,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GAE with AReaL's function, whose tensors have one more column than the contract's.
+    """Compute GAE with AReaL's function. Its tensors have one more column than the contract's.
 
     Position t predicts token t + 1, so the last position is not a step. Every response ends with EOS.
     """
@@ -72,7 +71,7 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Engine:
-    """A stand-in engine whose forward pass returns the scenario's logits."""
+    """A stand-in engine that calls the actor's hook with the scenario's logits."""
 
     def __init__(self, logits: Any) -> None:
         self.logits = logits
@@ -82,7 +81,7 @@ class _Engine:
 
     def forward(self, input_: Any, aggregate_fn: Any, post_hook: Any = None) -> Any:
         if post_hook is None:
-            raise AbsentError("not in this version: a hook for log-probs; this version's engine computes them")
+            raise AbsentError("this version computes log-probs in its engine, not in a hook of the actor")
         return aggregate_fn([post_hook(self.logits, input_)])
 
 
@@ -98,16 +97,14 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the samples that AReaL's data loop draws in its first epochs. The loop reads a DataLoader with a
-    DistributedSampler.
-    """
+    """Return the sample numbers in the order in which AReaL's data loop yields them over several epochs."""
     import itertools
 
     from torch.utils.data import DataLoader, DistributedSampler
 
     samples: Any = range(inputs["size"])
     sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=inputs["seed"])
-    generator = torch.Generator()  # without a generator of its own, the loader would draw from the global one
+    generator = torch.Generator()  # without this generator, the loader would draw from the global generator
     loader: Any = DataLoader(samples, sampler=sampler, batch_size=None, generator=generator)
     return {"drawn": list(itertools.islice(boundary.function(loader), inputs["size"] * inputs["epochs"]))}
 
@@ -116,21 +113,19 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
-    """Normalise values with AReaL's `Normalization`, within groups of consecutive rows. Older versions need groups of
-    equal size.
-    """
+    """Normalise values with AReaL's ``Normalization``. Each group is a run of consecutive rows."""
 
     sizes = [len(rows) for rows in kit.rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
     if not by_size and len(set(sizes)) > 1:
-        raise AbsentError("not in this version: groups of different sizes")
+        raise AbsentError("this version requires groups of equal size")
     made = boundary.imported[ARGUMENTS].NormConfig
     options = {"mean_leave1out": inputs["leave_one_out"], "std_unbiased": inputs["std"] == "unbiased"}
     arguments: dict[str, Any] = {"group_sizes": sizes} if by_size else {}
     if "mean_leave1out" in made.__dataclass_fields__:
         options["eps"] = inputs["epsilon"]
     elif options.pop("mean_leave1out"):
-        raise AbsentError("not in this version: the option mean_leave1out")
+        raise AbsentError("this version has no option mean_leave1out")
     else:  # until October 2025 these options were arguments of the call
         arguments |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
     levels = {name: inputs[name] for name in ("mean_level", "std_level")}
@@ -174,26 +169,23 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
 def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
     """Return the level at which AReaL computes importance ratios: ``token`` or ``sequence``.
 
-    :raises AbsentError: for ``sequence`` in versions until October 2025, which only have token-level ratios.
+    :raises AbsentError: for ``sequence`` in versions until October 2025, which have only token-level ratios.
     """
     level = "sequence" if inputs["algorithm"] == "gspo" or inputs["ratio_level"] == "geometric" else "token"
     if level != "token" and "importance_sampling_level" not in boundary.parameters:
-        raise AbsentError("not in this version: sequence-level ratios")
+        raise AbsentError("this version has no sequence-level importance ratios")
     return level
 
 
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Check that this version of AReaL accepts the scenario's clip range.
-
-    :raises AbsentError: if the bounds differ, for versions until September 2025, which have one bound for both sides.
-    """
+    """Raise AbsentError if the scenario needs two clip bounds, but this version has one (until September 2025)."""
     if inputs["eps_clip_high"] != inputs["eps_clip_low"] and "eps_clip_higher" not in boundary.parameters:
-        raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
+        raise AbsentError("this version has only one clip bound; eps_clip_low and eps_clip_high must be equal")
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call one of AReaL's policy losses. The contract's old policy is the proximal policy of AReaL. Decoupled losses
-    also take a behaviour policy.
+    """Call one of AReaL's policy losses. The contract's old policy is AReaL's proximal policy. Decoupled losses also
+    take a behaviour policy.
     """
     has = boundary.parameters
     names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
@@ -205,7 +197,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
             raise AbsentError(
-                "not in this version: clamped importance weights; this version drops tokens with a weight above the cap"
+                "this version does not clamp importance weights; it drops tokens with a weight above the cap"
             )
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
@@ -263,8 +255,8 @@ _POLICY_LOSSES = (
 
 
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one packed microbatch as AReaL's engine does. ``cu_seqlens`` marks where each sequence
-    begins.
+    """Compute the loss of one packed microbatch with AReaL. ``cu_seqlens`` has the index of each sequence's first
+    token.
 
     The loss reports metrics to a tracker of the process. The adapter empties the tracker first, as AReaL does after
     each training step.
@@ -272,7 +264,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
     if switch is not None and switch not in boundary.parameters:
-        raise AbsentError(f"not in this version: {boundary.path} has no {algorithm}")
+        raise AbsentError(f"in this version, {boundary.path} does not support {algorithm}")
     level = _level(boundary, inputs)
     _has_bounds(boundary, inputs)
     rows, tokens = inputs["log_probs"].shape
@@ -342,9 +334,9 @@ def _critic(path: str, kinds: tuple[str, ...], *dialects: Dialect, **more: Any) 
 
 
 def _gathered(name: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs from flattened logits, in chunks of two tokens, so that borders of chunks are tested.
+    """Compute log-probs from flattened logits. Chunks have two tokens, so that borders between chunks are tested.
 
-    :param name: the module's function that calls the boundary; empty for the boundary itself.
+    :param name: the function of the module that calls the boundary, or an empty string to call the boundary itself.
     """
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
@@ -361,7 +353,7 @@ _PARALLEL = f"{_FUNCTIONAL}.vocab_parallel"
 
 
 def _gathered_apart(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with a vocabulary that is split over two tensor-parallel ranks."""
+    """Compute log-probs with AReaL. The vocabulary is split over two tensor-parallel ranks."""
     labels, module = inputs["token_ids"], boundary.module
     name = "_vocab_parallel_logprobs_entropy" if inputs["with_entropy"] else "_vocab_parallel_logprobs"
     function, temperature = getattr(module, name), inputs["temperature"]
@@ -410,11 +402,11 @@ def _gather(function: str, entropy: bool) -> Binding:
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run AReaL's rejection sampling. It rejects or reweights tokens or sequences, by their importance ratio or by an
-    estimate of the divergence.
+    """Run AReaL's rejection sampling, which rejects or reweights tokens or sequences.
 
-    The weight of a sequence is the geometric mean of its tokens' ratios. Weights are always clamped by ratio. A batch
-    with an even number of rows is passed in packed form, as in training.
+    The criterion is the importance ratio or an estimate of the divergence. The weight of a sequence is the geometric
+    mean of its tokens' ratios. Weights are always clamped by ratio. A batch with an even number of rows is passed in
+    packed form, as in training.
     """
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks

@@ -1,4 +1,4 @@
-"""Bindings for AReaL's batch containers: padding, packing, microbatches, distribution to ranks, and reassembly."""
+"""Bindings for AReaL's functions that pad, pack, split, distribute and reassemble batches."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _WIDE: Mapping[str, Any] = {
 
 
 def _trajectory(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a batch of one sample, without padding."""
+    """Return a batch of one sample, without padding."""
     rows = {name: value[None] for name, value in sample.items()}
     return {**rows, "attention_mask": torch.ones_like(rows["input_ids"], dtype=torch.bool)}
 
 
 def _padded(samples: Samples) -> dict[str, Any]:
-    """Make a batch of samples, padded with zeros on the right."""
+    """Return a batch of samples, padded with zeros on the right."""
     from torch.nn.utils.rnn import pad_sequence
 
     rows = [{name: value[0] for name, value in _trajectory(sample).items()} for sample in samples]
@@ -47,7 +47,7 @@ def _padded(samples: Samples) -> dict[str, Any]:
 
 
 def _rows(batch: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the samples of a padded batch, without padding."""
+    """Return the samples of a padded batch without the padding."""
     mask, present = batch["attention_mask"].bool(), [name for name in names if name in batch]
     return [{name: batch[name][row][there] for name in present} for row, there in enumerate(mask)]
 
@@ -65,14 +65,14 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a padded batch into trajectories of one row each."""
+    """Split a padded batch with AReaL into trajectories of one row each."""
     samples = inputs["samples"]
     parts = boundary.function(_padded(samples), len(samples))
     return {"samples": [{name: part[name][0] for name in samples[0] if name in part} for part in parts]}
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate dataset rows, whose ids are lists, into one padded batch or into one trajectory per row."""
+    """Collate dataset rows with AReaL, either into one padded batch or into one trajectory per row."""
     samples = inputs["samples"]
     made = boundary.function([{**sample, "input_ids": sample["input_ids"].tolist()} for sample in samples])
     parts = made if isinstance(made, list) else [made]
@@ -87,11 +87,10 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad a packed batch with AReaL's function: each sequence to a multiple of four tokens, and the batch to 256
-    tokens.
+    """Pad a packed batch with AReaL: each sequence to a multiple of four tokens, and the batch to 256 tokens.
 
-    Samples are read back at the offsets in the returned batch. The result is empty if the offsets leave too little room
-    for a sample.
+    Samples are read at the offsets in the returned batch. The result is empty if the offsets leave too little room for
+    a sample.
     """
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
@@ -109,7 +108,7 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split a batch into microbatches of eight tokens. AReaL's ``backward_indices`` restore the order of the rows."""
+    """Split a batch into microbatches of eight tokens, and restore the row order with AReaL's ``backward_indices``."""
     samples = inputs["samples"]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
     made = boundary.function(_padded(samples), spec)
@@ -123,7 +122,7 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Distribute trajectories over ranks. Trajectories of one prompt stay together.
+    """Distribute trajectories over ranks with AReaL. Trajectories of one prompt stay together.
 
     The result is empty if the indices that AReaL returns do not match the trajectories of each rank.
     """
@@ -136,7 +135,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the results of all ranks in the order of the batch. Each trajectory has one row."""
+    """Merge the results of all ranks with AReaL, in the order of the batch. Each trajectory has one row."""
     fields, order = inputs["fields"], iter(inputs["order"])
     dealt = [list(islice(order, size)) for size in inputs["sizes"]]
     rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]
@@ -147,16 +146,14 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejoined(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate trajectories into a batch with metadata, and split the batch again by means of the metadata."""
+    """Concatenate trajectories into a batch with metadata, and split the batch with this metadata."""
     samples, module = inputs["samples"], boundary.module
     batch, meta = module.concat_batch([_trajectory(sample) for sample in samples])
     return {"samples": [{name: part[name][0] for name in samples[0]} for part in module.split_batch(batch, meta)]}
 
 
 def _passed_through(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack, align and reassemble a batch with AReaL's functions. In place of the forward pass, a stand-in returns its
-    inputs.
-    """
+    """Pack, align and reassemble a batch with AReaL's functions. The inputs of the model are used as its outputs."""
     samples, module, core = inputs["samples"], boundary.imported[_DATA], boundary.imported[_CORE]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
     made = module.split_padded_tensor_dict_into_mb_list(_padded(samples), spec)
@@ -175,10 +172,11 @@ def _passed_through(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate preference pairs. The rejected answer is one additional token, followed by the chosen answer."""
+    """Collate preference pairs with AReaL, and return the chosen answers of all correct pairs."""
     samples = inputs["samples"]
     rows = []
     for sample in samples:
+        # The rejected answer is one additional token, followed by the chosen answer.
         row = {"chosen_ids": sample["input_ids"].tolist(), "rejected_ids": [9, *sample["input_ids"].tolist()]}
         row |= {
             "chosen_loss_mask": sample["loss_mask"].tolist(),
@@ -197,7 +195,7 @@ def _paired(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _synced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Allocate microbatches on two ranks, which must both get the same number of microbatches.
+    """Return rank 1's microbatches, or an empty list if rank 0 has another number of microbatches.
 
     Rank 1 has the scenario's rows. Each row of rank 0 fills a microbatch, so rank 0 needs one microbatch for each row.
     """
@@ -218,8 +216,7 @@ def _by_kk(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the evaluation loss: the mean of each microbatch, weighted by the microbatch's share of all ranks'
-    samples."""
+    """Return AReaL's evaluation loss: the mean of the microbatch losses, weighted by the number of samples."""
     parts, core = inputs["parts"], boundary.module
     count = 1 if len(parts) % 2 else 2
 

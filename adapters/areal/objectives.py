@@ -1,4 +1,4 @@
-"""Bindings for AReaL's losses other than PPO's, for advantages with a critic, and for the learning rate."""
+"""Bindings for AReaL's losses other than PPO's, its advantages with a critic, and its learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82
 _ICEPOP = "https://github.com/areal-project/AReaL/blob/f82f0f21dee4fc695d8ea9d5abc726d462f9638a/areal"
 
 
-#: Options of an actor that uses the given log-probs, and recomputes none.
+#: Options of an actor that uses the given log-probs instead of recomputing them.
 ALONE: Mapping[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": False}
 
 
 def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
-    """Build AReaL's actor with its own constructor and configuration class."""
+    """Build an actor with AReaL's own constructor and configuration class."""
     names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
     kind = boundary.imported[ARGUMENTS].PPOActorConfig
     arguments = kit.keep_accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
@@ -30,7 +30,7 @@ def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
 
 
 def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with a critic. Each row is a prompt of one token, the response and EOS.
+    """Compute advantages with AReaL from a critic's values. Each row is a prompt of one token, the response and EOS.
 
     Position t predicts token t + 1. Only the last token has a reward, so each row ends with its last valid token.
     """
@@ -55,17 +55,18 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a decoupled policy loss that drops tokens with extreme importance weights. IcePop or rejection sampling
-    selects these tokens.
+    """Call AReaL's decoupled policy loss, which drops tokens with extreme importance weights.
+
+    IcePop or rejection sampling selects these tokens.
     """
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:
-            raise AbsentError(f"{boundary.path} has no IcePop")
+            raise AbsentError(f"in this version, {boundary.path} has no IcePop")
         drop = {"enable_icepop": True, "icepop_alpha": 0.0 if low is None else low, "icepop_beta": high}
     elif "rejection_sampling" not in boundary.parameters:
         if low is not None:
-            raise AbsentError("not in this version: a lower bound of importance weights")
+            raise AbsentError("this version has no lower bound for importance weights")
         drop = {"behav_imp_weight_cap": high}
     else:
         made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
@@ -77,7 +78,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call AReaL's preference loss on packed pairs: the chosen sequence, then the rejected one.
+    """Call AReaL's preference loss on packed pairs, in which the rejected sequence follows the chosen sequence.
 
     Position t predicts token t + 1, and the last position predicts nothing. The tracker of metrics in this process is
     emptied first.
@@ -105,9 +106,7 @@ def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call AReaL's reward-model loss on packed pairs. The score at the end of a sequence is the sum of its
-    log-probs.
-    """
+    """Call AReaL's reward-model loss on packed pairs. The last score of a sequence is the sum of its log-probs."""
     sides = [
         torch.where(inputs[f"{s}_mask"] != 0, inputs[f"{s}_log_probs"], 0.0).sum(-1) for s in ("chosen", "rejected")
     ]
@@ -118,7 +117,7 @@ def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute AReaL's supervised loss of a packed microbatch of sequences of equal length."""
+    """Call AReaL's supervised loss on a packed microbatch of sequences with equal lengths."""
     rows, tokens = inputs["log_probs"].shape
     boundary.module.stats_tracker.DEFAULT_TRACKER.stats.clear()
     ends = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32)
@@ -210,12 +209,10 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make AReaL's optimiser configuration with the scenario's schedule. In older versions, the warm-up is given as a
-    fraction of the steps.
-    """
+    """Return the learning rates of the scheduler that AReaL builds from its optimiser configuration."""
     made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]
     warmup = {"warmup_steps": inputs["warmup_steps"]}
-    if "warmup_steps" not in made.__dataclass_fields__:
+    if "warmup_steps" not in made.__dataclass_fields__:  # in older versions, the warm-up is a fraction of the steps
         warmup = {"warmup_steps_proportion": (inputs["warmup_steps"] + 0.5) / steps}
     options = made(lr=inputs["peak"], lr_scheduler_type="cosine", min_lr_ratio=inputs["min_ratio"], **warmup)
     return kit.read_rates(inputs, lambda optimizer: boundary.function(optimizer, options, steps))

@@ -1,4 +1,4 @@
-"""Bindings for AReaL's rules that score a response, its penalty for long responses, and its filters."""
+"""Bindings for AReaL's reward rules, reward normalisation, length penalty, filters and sampling parameters."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _compared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise the rewards of each prompt's rollouts. A rollout's reward belongs to its last interaction."""
+    """Normalise rewards within each prompt's group of rollouts. A rollout's reward belongs to its last interaction."""
     rewards = inputs["rewards"].float()
     made = torch.zeros(len(rewards))
     for rows in kit.rows_of_groups(inputs["group"]):
@@ -60,7 +60,7 @@ def _normalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply AReaL's length penalty, which changes rewards in place. The batch has one more column, for the prompt."""
+    """Return the rewards after AReaL has applied its penalty for long responses."""
     mask = kit.prepend_prompt(inputs["response_mask"] != 0).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
     options = {"overlong_tokens": inputs["buffer"], "overlong_penalty_factor": inputs["factor"]}
@@ -82,12 +82,11 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of the tokens that M2PO keeps because of their squared log-ratios. In the first versions, the
-    function's caller computed the squares.
-    """
+    """Return the mask of the tokens that M2PO keeps. The criterion is a token's squared log-ratio."""
     old, proximal, mask = (inputs[name] for name in ("behaviour_log_probs", "proximal_log_probs", "response_mask"))
     if "sorted_m2" not in boundary.parameters:
         return {"kept": boundary.function(old, proximal, mask, inputs["threshold"])}
+    # In the first versions, the function's caller computed the squared log-ratios.
     moments, order = (old - proximal)[mask].square().sort(descending=True)
     kept = mask.clone()
     kept[mask] = boundary.function(sorted_m2=moments, m2_threshold=inputs["threshold"])[order.argsort()]

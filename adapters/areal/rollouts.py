@@ -1,7 +1,4 @@
-"""Bindings for AReaL's rollouts, from a prompt to a sequence for training.
-
-The boundaries are the client of a remote engine, and the RLVR workflow.
-"""
+"""Bindings for AReaL's rollouts: the client of a remote inference engine, and the RLVR workflow."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> A
 
 
 class _Session(nullcontext[None]):
-    """A stand-in for the HTTP session that AReaL's clients opened for each request until 2026. It sends no requests."""
+    """A stand-in HTTP session that sends nothing. Until 2026, AReaL's clients opened a session for each request."""
 
     async def close(self) -> None:
         pass

@@ -1,7 +1,4 @@
-"""Bindings for AReaL's update of the actor, with AReaL's own minibatches and engine.
-
-The model is a table of log-probs.
-"""
+"""Bindings for AReaL's actor update and for its computation of log-probs. A table of log-probs replaces the model."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses: list[Any] = []
 
     class Engine(engine_of):  # type: ignore[misc, valid-type]
-        """AReaL's engine without sharding, and without the optimiser's steps."""
+        """AReaL's engine without sharding and without optimiser steps."""
 
         dp_group = data_parallel_group = None
         optimizer_zero_grad = _ensure_ready = train = staticmethod(lambda *_: None)
@@ -105,7 +102,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of the engine's forward pass over packed microbatches. The model is a table of log-probs."""
+    """Return the log-probs that AReaL's engine computes in a forward pass over packed microbatches."""
     named, table = kit.named_tokens(inputs), kit.prepend_prompt(inputs["log_probs"]).flatten()
     rows, size = len(named["number"]), inputs["micro_batch_size"]
     arguments = boundary.imported[_ARGUMENTS]

@@ -1,4 +1,4 @@
-"""Bindings for prime-rl (PrimeIntellect-ai/prime-rl).
+"""Adapter for prime-rl (PrimeIntellect-ai/prime-rl): the functions that Sentinel checks, and how it calls them.
 
 prime-rl has one flat tensor per sample and no padding, so each row of a scenario is cut where its mask ends. The loss
 is a sum over samples, divided by the token count of the whole step. Until July 2025, the package was called
@@ -66,25 +66,23 @@ def _counted(inputs: Mapping[str, Any]) -> int:
 
 
 def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
-    """Make the configuration of one of prime-rl's losses.
+    """Return the configuration of the scenario's loss.
 
     :param reader: the loss function, whose source shows which options this version has.
     """
     if inputs["algorithm"] != "dppo_tv":
         return kit.stand_in(**_UNBOUNDED)
     if "dppo_mask_high" not in kit.source_of(reader):
-        raise AbsentError("not in this version: the trust region of DPPO")
+        raise AbsentError("this version's loss has no DPPO trust region")
     trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
     return kit.stand_in(**{**_UNBOUNDED, **trust})
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the loss function that prime-rl builds from these settings. For versions until February 2026, return the
-    configuration of the loss instead.
-    """
+    """Return the argument that selects the loss: a function, or a configuration in versions until February 2026."""
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
-            raise AbsentError("not in this version: the trust region of DPPO")
+            raise AbsentError("this version's loss has no DPPO trust region")
         return kit.stand_in(**_UNBOUNDED)
     default = boundary.module.default_loss_fn
     settings = _settings(inputs, default)
@@ -92,7 +90,7 @@ def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of a step: the sum over its samples, divided by the number of tokens."""
+    """Return the loss of a step: the sum of its samples' losses, divided by the number of tokens."""
     current, old, advantages = (list(inputs[name]) for name in ("log_probs", "old_log_probs", "advantages"))
     masks = [row != 0 for row in inputs["response_mask"]]
     loss, scale = _loss_of(boundary, inputs), _counted(inputs)
@@ -108,7 +106,7 @@ def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
-    """Make the inputs of the loss of one sample. Newer versions renamed the reference log-probs."""
+    """Return prime-rl's ``LossInputs`` for one sample. Newer versions renamed the reference log-probs."""
     fields = {
         "trainer_logprobs": inputs["log_probs"][row],
         "inference_logprobs": inputs["old_log_probs"][row],
@@ -152,12 +150,12 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "epsilon" in boundary.parameters:
         if low != high:
-            raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
+            raise AbsentError("this version has only one clip bound; eps_clip_low and eps_clip_high must be equal")
         arguments["epsilon"] = low
     elif "epsilon_low" in boundary.parameters:
         arguments |= {"epsilon_low": low, "epsilon_high": high}
     else:
-        raise AbsentError("not in this version: a clip range for ratios")
+        raise AbsentError("this version has no clip range for importance ratios")
     loss, clipped = boundary.invoke({}, **arguments)[:2]
     return {"loss": loss, "clip_fraction": clipped if not isinstance(clipped, Mapping) else None}
 
@@ -185,7 +183,7 @@ _LOSSES = (
 
 
 def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs of whole sequences as prime-rl's trainer does: shift the labels, and shift the results back.
+    """Compute log-probs as prime-rl's trainer does: shift labels to the left, and shift the results to the right.
 
     Each sequence begins with a one-token prompt. The logits at its last position predict no token.
     """
@@ -199,7 +197,7 @@ _HEADS, _SOFTCAP = "prime_rl.trainer.models.layers", 64.0
 
 
 def _fused(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs and entropies with prime-rl's fused output layer, two tokens at a time.
+    """Compute log-probs and entropies with prime-rl's fused output layer, in chunks of two tokens.
 
     The layer's weight is the identity, so that hidden states are logits. Gemma's layer caps logits smoothly; the
     adapter inverts this cap.
@@ -264,15 +262,15 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     settings = {**wanted, "length_weighted_mean": False, "neg_clipped": False, "type": "default"}
     if "advantage_type" in boundary.parameters:
         if inputs["std_level"] is not None:
-            raise AbsentError("not in this version: division by a standard deviation")
+            raise AbsentError("this version does not divide rewards by a standard deviation")
         options: dict[str, Any] = {"advantage_type": "rloo" if one_out else "drgrpo"}
     elif "advantage_config" in boundary.parameters:
         text = kit.source_of(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
-            raise AbsentError("not in this version: these statistics; this version only subtracts the group mean")
+            raise AbsentError("this version only subtracts the group mean from rewards")
         options = {"advantage_config": kit.stand_in(**settings)}
     else:
-        raise AbsentError("not in this version: a function of rewards; this version takes rollouts")
+        raise AbsentError("this version computes advantages from rollouts, not from rewards")
     if one_out and size == 1:
         raise AbsentError("a leave-one-out mean needs groups of at least two rows")
     arguments = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
@@ -280,7 +278,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
-    """Make one episode per reward. An episode has one trace, which has one token."""
+    """Return one episode per reward. Each episode has one trace with one token."""
     agent = kit.stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:
@@ -290,8 +288,8 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 
 def _scored(boundary: Any, group: Any) -> list[float]:
-    """Return the advantages that the algorithm computes from the rewards of one group."""
-    # A decay of 1, so that RAE's baseline stays 0.
+    """Return the advantages that prime-rl's algorithm computes from the rewards of one group."""
+    # With a decay of 1, the baseline of RAE stays 0.
     options = {"length_penalty": None, "episode_agents": frozenset(), "decay": 1.0, "baselines": defaultdict(float)}
     algorithm = kit.make_unbuilt(boundary.owner, **options)
     episodes = _episodes(group.tolist())
@@ -317,9 +315,7 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute advantages with prime-rl's reward function for requests. A group is a request, and the rows of the group
-    are the request's completions.
-    """
+    """Compute advantages with prime-rl's reward function for requests. A group is the completions of one request."""
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
     for rows in kit.rows_of_groups(inputs["group"]):
@@ -340,7 +336,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GRPO's advantages, and return the rows of the groups that prime-rl's gate (a filter) keeps."""
+    """Return the row numbers and rewards of the groups whose GRPO advantages pass prime-rl's gate."""
     algorithm = kit.make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(kit.stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
@@ -410,14 +406,14 @@ _ADVANTAGES = (
 
 
 def _fields(boundary: Any, length: int, row: int) -> Any:
-    """Make a training sample of ``length`` tokens. The id of each token is the number of the row."""
+    """Return a training sample with ``length`` tokens. The id of each token is the row number."""
     types = inspect.getmodule(boundary.module.MicroBatch)
     of_tokens = {"token_ids": row, "mask": True, "logprobs": -1.0, "temperatures": 1.0, "advantages": 1.0}
     fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
     made: Any = vars(types)["TrainingSample"]
     if "mask" not in made.__struct_fields__:
         raise AbsentError(
-            "not in this version: samples with one token list and mask; a sample has a prompt and a completion"
+            "this version's samples have a prompt and a completion instead of one list of tokens with a mask"
         )
     return made(**{name: value for name, value in fields.items() if name in made.__struct_fields__})
 
@@ -443,7 +439,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split samples into microbatches for two workers. Microbatches of padding, without a valid token, are left out."""
+    """Split samples into microbatches for two workers, and drop microbatches that contain only padding."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(kit.lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
@@ -469,7 +465,7 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
         raise AbsentError(
-            "callers pass a number of samples that is a multiple of the number of parts; in this scenario it is not"
+            "the number of samples must be a multiple of the number of parts, as prime-rl's callers ensure"
         )
     return boundary.function(inputs["lengths"], inputs["parts"])
 
@@ -486,19 +482,19 @@ _STREAMS = ("advantages", "inference_logprobs", "temperatures", "ref_logprobs", 
 
 
 def _flags(sample: Mapping[str, Any]) -> Any:
-    """Return a sample's loss mask as booleans. The scenario marks trained tokens with odd numbers."""
+    """Return a sample's loss mask as booleans. In a scenario, odd numbers mark trained tokens."""
     return sample["loss_mask"] % 2 == 1
 
 
 def _in_one_bin(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Pack samples into one microbatch, pad it to a multiple of eight tokens and convert it to tensors.
 
-    Each sample is read with the length that the microbatch states for it, and the last sample without the padding.
+    Samples are read with the sequence lengths in the microbatch. The last sample is read without the padding.
     """
     batch, data = boundary.imported[_BATCH], boundary.imported[_LOADER]
     samples = inputs["samples"]
     if "seq_lens" not in batch.MicroBatch.__struct_fields__:
-        raise AbsentError("not in this version: microbatches with the lengths of their sequences")
+        raise AbsentError("this version does not store sequence lengths in microbatches")
     rows = []
     for sample in samples:
         values = {name: column.tolist() for name, column in sample.items()}
@@ -522,9 +518,7 @@ def _in_one_bin(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_one_row(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate samples into one row of 64 tokens, and read the samples back with the lengths that prime-rl stores
-    for the row.
-    """
+    """Concatenate samples into one row of 64 tokens, and read them with the lengths that prime-rl stores."""
     module, samples = boundary.module, inputs["samples"]
     rows: list[dict[str, Any]] = [{name: column.tolist() for name, column in sample.items()} for sample in samples]
     for row, sample in zip(rows, samples):
@@ -542,7 +536,7 @@ def _in_one_row(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut packed tokens where sequences end. prime-rl computes these ends from lengths or from token positions."""
+    """Cut packed tokens at the sequence ends that prime-rl computes from lengths or from token positions."""
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
     if "seq_lens" in boundary.parameters:
@@ -555,7 +549,7 @@ def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sharded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Split the columns over context-parallel ranks. The columns of each rank are one part of the result."""
+    """Split columns over context-parallel ranks with prime-rl. Each rank's columns are one part of the result."""
     count, parts = inputs["count"], []
     for rank in range(count):
         shards = {name: boundary.function(column[None], rank, count)[0] for name, column in inputs["fields"].items()}
@@ -564,7 +558,7 @@ def _sharded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the pass@k that prime-rl reports. Only powers of two are reported."""
+    """Return the pass@k that prime-rl reports."""
     k, right = inputs["k"], [[float(value) for value in own] for own in inputs["right"]]
     if k & (k - 1):
         raise AbsentError("prime-rl reports pass@k only if k is a power of two")
@@ -581,16 +575,16 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the samples that prime-rl's dataset yields in its first epochs."""
+    """Return the sample numbers in the order in which prime-rl's dataset yields them over several epochs."""
 
     class Shuffled(list[Any]):
-        """A stand-in for a dataset of the `datasets` package that is shuffled with a seed."""
+        """A stand-in dataset that is shuffled with a seed, like a dataset of the ``datasets`` package."""
 
         def shuffle(self, seed: int) -> Any:
             return [self[place] for place in torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))]
 
     class Set(boundary.owner):  # type: ignore[misc, name-defined]
-        """prime-rl's real dataset class, which takes examples that need no tokenization."""
+        """prime-rl's dataset class without the tokenization of examples."""
 
         def _process(self, example: dict[str, Any]) -> dict[str, Any]:
             return example
@@ -746,7 +740,7 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the age of a running rollout after each update, in policy versions."""
+    """Return the age of a running rollout after each policy update, in policy versions."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -776,7 +770,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a batch from finished rollouts with prime-rl's training sink. Each rollout has one sample."""
+    """Return which finished rollouts prime-rl's training sink takes as a batch, and which rollouts it leaves."""
     episodes = {}
     for number in range(inputs["completed"]):
         (made,) = _episodes([float(number)])
@@ -798,7 +792,7 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _teacher(owner: Any, log_probs: Sequence[float]) -> Any:
-    """Make a prime-rl algorithm whose teacher returns these log-probs."""
+    """Return a prime-rl algorithm whose teacher model returns the given log-probs."""
 
     async def score(*_: Any) -> Sequence[float]:
         return log_probs
@@ -807,7 +801,7 @@ def _teacher(owner: Any, log_probs: Sequence[float]) -> Any:
 
 
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let prime-rl assign the reference log-probs that a service returned to the tokens of each sample."""
+    """Assign reference log-probs to the tokens of each sample with prime-rl."""
     samples = []
     for sample in inputs["samples"]:
         ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))

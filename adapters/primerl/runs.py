@@ -1,6 +1,6 @@
-"""Bindings for prime-rl's trainers.
+"""Bindings for prime-rl's trainers: supervised training and reinforcement learning.
 
-Their real loops run a few steps on simulated ranks, with a table of log-probs as the model.
+The real training loops run a few steps on simulated ranks, with a table of log-probs as the model.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Rank:
 
 
 class _Reports:
-    """A stand-in for the monitors of a run. It records the logged metrics, because Sentinel compares them."""
+    """A stand-in for the monitors of a run. It records the logged metrics, which Sentinel compares."""
 
     def __init__(self) -> None:
         self.logged: list[Mapping[str, Any]] = []
@@ -127,7 +127,7 @@ def _norm(parameters: Any) -> Any:
 
 
 def _config(**options: Any) -> Any:
-    """Make a trainer's configuration. Parts that these runs do not need are turned off."""
+    """Return a trainer's configuration, with all features that these runs do not need turned off."""
     off = (
         "heartbeat", "metrics_server", "model.full_offload", "model.lora", "model.vlm", "resume", "gc", "trace_path",
         "memory_profiler_path", "model.ac_offloading", "model.fused_lm_head_token_chunk_size", "eval", "val",
@@ -145,8 +145,7 @@ def _config(**options: Any) -> Any:
 
 
 def _packed(ids: Sequence[Sequence[int]], masks: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Make a microbatch with one row from sequences. The target of each token is the next token of the same
-    sequence."""
+    """Pack sequences into a microbatch of one row. The target of each token is the next token of its sequence."""
     targets = [[*row[1:], 0] for row in ids]
     flat = {"input_ids": ids, "target_ids": targets, "position_ids": [range(len(row)) for row in ids]}
     made = {name: torch.tensor([[value for row in rows for value in row]]) for name, rows in flat.items()}

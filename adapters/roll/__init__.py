@@ -1,4 +1,4 @@
-"""Bindings for ROLL (alibaba/ROLL).
+"""Adapter for ROLL (alibaba/ROLL): the functions that Sentinel checks, and how it calls them.
 
 ROLL's workers need Ray and GPUs, which do not affect the results of their losses. The losses run as methods of the real
 classes, on ROLL's own configuration and batches, with the small stand-ins that each binding declares.
@@ -48,14 +48,14 @@ _ONLY_FULL = {"response_mask": ("full",)}
 
 
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
-    """Make a DataProto of these tensors. ``labels`` are columns of Python objects."""
+    """Return a DataProto with the given tensors. ``labels`` are columns of Python objects."""
     import numpy as np
 
     arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
     return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
-#: Option that older configurations lack -> the value with which newer versions behave like older ones.
+#: Option that older configurations lack -> the value with which newer versions behave like older versions.
 _BEFORE: Mapping[str, Any] = {
     "ratio_type": "token",
     "use_pg_clip_range": False,
@@ -77,11 +77,11 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
         elif name not in _BEFORE:
             raise DriftError(f"the configuration has no option {name!r}")
         elif value != _BEFORE[name]:
-            raise AbsentError(f"not in this version: the configuration has no option {name!r}")
+            raise AbsentError(f"this version's configuration has no option {name!r}")
 
 
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
-    """Make the configurations of the pipeline and of the actor from ROLL's classes.
+    """Build the configuration of a pipeline and of its actor from ROLL's classes.
 
     The pipeline's constructor does not run, because it looks for checkpoints and creates log folders. Fields have their
     defaults. Losses read the options of their variants from the actor's configuration, although it declares only a few
@@ -95,10 +95,9 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
 
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of training steps that ROLL's configuration computes if each device trains on four samples.
+    """Return the number of training steps that ROLL computes if each device trains on four samples.
 
-    The limit of an environment is set to twice the number of turns, because ROLL's configuration assumes that half of
-    the limit is used.
+    The step limit of the environment is twice the number of turns, because ROLL assumes that half of the limit is used.
     """
     options = kit.stand_in(per_device_train_batch_size=4, gradient_accumulation_steps=inputs["batch_size"] // 4)
     trained = kit.stand_in(training_args=options)
@@ -126,7 +125,7 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reduce a metric with one value per sample, and return the mean that ROLL reports."""
+    """Return the mean that ROLL reports for a metric with one value per sample."""
     values = [value for part in inputs["parts"] for value in part]
     if "metrics_list" in boundary.parameters:
         return {"mean": boundary.function([{"loss": value} for value in values])["loss"]}
@@ -139,7 +138,7 @@ def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call ROLL's aggregation of losses.
+    """Aggregate token losses with ROLL.
 
     :raises AbsentError: if the scenario counts rows without a token, and this version takes row weights but cannot
         count such rows.
@@ -148,7 +147,7 @@ def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
         if empty and inputs.get("empty_rows") == "counted":
-            raise AbsentError("not in this version: a mean that counts rows without a token")
+            raise AbsentError("this version does not count rows without a token in a mean over rows")
     return boundary.invoke(inputs)
 
 
@@ -164,7 +163,7 @@ _COUNT_EPSILON = Dialect(
 
 
 def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards by group. Until June 2025, the function took rewards instead of a batch."""
+    """Normalise rewards within groups with ROLL. Until June 2025, the function took rewards instead of a batch."""
     level, rewards = inputs["std_level"], inputs["rewards"]
     bare = "response_level_rewards" in boundary.parameters
     answer = boundary.invoke(
@@ -193,7 +192,7 @@ _METHODS = {
 
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Normalise the rewards of agents. ROLL computes in float32, so the adapter converts float64 rewards first."""
+    """Normalise the rewards of agents with ROLL. ROLL computes in float32, so float64 rewards are converted first."""
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
@@ -203,7 +202,7 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     elif levels in _METHODS:
         norm.grouping, norm.method = _METHODS[levels]
     else:
-        raise AbsentError("not in this version: different levels for the mean and the standard deviation")
+        raise AbsentError("this version does not support different levels for the mean and the standard deviation")
     if "pipeline_config" not in boundary.parameters:
         return boundary.invoke({}, batch, norm)
     batch.batch["scores"] = rewards[:, None]
@@ -212,9 +211,7 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards with ROLL's postprocessing, without clipping. ROLL reads the levels of the mean and of the
-    standard deviation from its configuration.
-    """
+    """Normalise rewards with ROLL's postprocessing function, without clipping."""
     config = kit.stand_in(
         adv_estimator="reinforce",
         reward_clip=None,
@@ -227,9 +224,7 @@ def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply ROLL's KL penalty to token rewards. Return the advantages that ROLL computes from these rewards with
-    GAE.
-    """
+    """Return the GAE advantages that ROLL computes from token rewards with a KL penalty."""
     mask = kit.prepend_prompt(inputs["response_mask"].long())
     columns = {"response_mask": mask, "attention_mask": torch.cat([mask[:, :1] + 1, mask[:, 1:]], 1)}
     columns["position_ids"] = (columns["attention_mask"].cumsum(-1) - 1).clamp(min=0) * columns["attention_mask"]
@@ -244,7 +239,7 @@ def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the returns of agents with ROLL's function. Each step of an episode is a row of the batch.
+    """Compute the returns of agents with ROLL. Each step of an episode is a row of the batch.
 
     The adapter uses the estimator ``gigpo``, because it has the same returns as ``step_reinforce`` and also exists in
     older versions.
@@ -260,7 +255,7 @@ def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the whole advantage step of ROLL's driver, without whitening, reference model and clipping."""
+    """Run the advantage step of ROLL's driver, without whitening, reference model and clipping."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
     batch = _batch(boundary, {**tensors, "response_mask": kit.prepend_prompt(inputs["response_mask"])})
@@ -282,7 +277,7 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Bind the advantage step of a ROLL driver twice: with a critic (GAE) and without a critic.
+    """Return two bindings of the advantage step of a ROLL driver: with a critic (GAE) and without a critic.
 
     Without a critic, the step uses the mask. GAE does not use the mask, so it includes the values in gaps of the mask,
     although the critic is not trained there.
@@ -335,9 +330,9 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return ROLL's options for the clip range.
 
-    The bound of dual clip is ``1 + 2 pg_clip``. If one value of ``pg_clip`` gives the scenario's dual clip and both of
-    its clip bounds, only ``pg_clip`` is set, as in versions without a clip range. If not, ``pg_clip`` gives the dual
-    clip, and ``pg_clip_low`` and ``pg_clip_high`` give the clip bounds.
+    The bound of dual clip is ``1 + 2 pg_clip``. If one value of ``pg_clip`` results in the scenario's dual clip and in
+    both of its clip bounds, only ``pg_clip`` is set, as in versions without a clip range. Otherwise, ``pg_clip`` sets
+    the dual clip, and ``pg_clip_low`` and ``pg_clip_high`` set the clip bounds.
     """
     low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     cut = high if dual is None else (dual - 1) / 2
@@ -346,7 +341,7 @@ def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ROLL's options for loss variants, which belong to the actor's configuration."""
+    """Return the options for loss variants, which ROLL reads from the actor's configuration."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     return {
         "tis_lower_bound": 1 - low,
@@ -361,7 +356,7 @@ def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of tokens and of rows in the global batch, under the names of all masks."""
+    """Return the numbers of tokens and of rows in the global batch, under the name of each mask."""
     mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
     tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
     rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
@@ -372,7 +367,8 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a ROLL loss that returns a value per token. The adapter computes the ratios, as ROLL's caller does.
+    """Return the token-level losses of one of ROLL's policy losses. The adapter computes the ratios, as ROLL's caller
+    does.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
@@ -382,7 +378,7 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     if not ratio.isfinite().all():
         # ROLL computes this exp and its gradient in loss_func, the caller, so only the binding of loss_func checks
         # overflow.
-        raise AbsentError("the ratio overflows in the boundary's caller, which computes it, not in the boundary")
+        raise AbsentError("the importance ratio overflows, but ROLL computes it in the caller of this function")
     scores, data = inputs["scores"], None
     if scores is not None:  # RLVR reads the tensor `scores`; agents read `episode_scores`, one per trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
@@ -402,7 +398,9 @@ _SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
-    """Return scores for TOPR. As in most training runs, each score has the sign of its response's first advantage."""
+    """Return the first advantage of each response as its score for TOPR. In most training runs, both have the same
+    sign.
+    """
     from sentinel import tensor
 
     advantages = inputs["advantages"]
@@ -470,7 +468,7 @@ def _loss_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _loss_columns(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a microbatch that a worker's loss reads."""
+    """Return the microbatch columns that a worker's loss reads."""
     mask, weights = kit.prepend_prompt(inputs["response_mask"]), inputs["importance_weights"]
     return {
         "response_mask": mask,
@@ -483,7 +481,7 @@ def _loss_columns(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a microbatch as ROLL's strategy does, without KL and entropy terms."""
+    """Call a worker's loss on a microbatch, without KL and entropy terms."""
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
         level = {"ratio_type": inputs["ratio_level"] or "token"}
@@ -494,7 +492,7 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         worker.pipeline_config.train_infer_correction = base.TrainInferCorrectionConfig()
         worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
     elif weights is not None:
-        raise UnknownInputError("the loss has no parameter for importance weights", "importance_weights")
+        raise UnknownInputError("this version's loss has no option for importance weights", "importance_weights")
     worker.strategy = kit.stand_in(
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
@@ -510,7 +508,7 @@ _VARIANTS = {"reinforce": "vanilla", "ppo": "ppo", "cispo": "tis", "cispo_unifie
 
 
 def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a microbatch of a worker with several policy-gradient losses, without KL and entropy terms.
+    """Call the loss of a worker with several policy losses on a microbatch, without KL and entropy terms.
 
     The reference policy differs from the old policy, so that the reported KLs differ.
     """
@@ -544,7 +542,7 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
-    """Build the batch of an update from scored responses. ROLL's functions compute advantages and balance the ranks."""
+    """Build the batch of an update from rewards. ROLL's functions compute advantages and balance the ranks."""
     functions, named, norms = boundary.imported[_FUNCTIONALS], kit.named_tokens(inputs), ("group", None)
     above = functions.reward_norm(inputs["rewards"], kit.group_size(inputs), {}, *norms)
     fields = {**whole, **named, "token_level_rewards": kit.named_tokens({**inputs, "rewards": above})["rewards"]}
@@ -558,10 +556,10 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the training step of ROLL's strategy on each rank, with the worker's real loss.
+    """Run the training step of ROLL's strategy on each rank with the worker's real loss, and return the gradients.
 
     Each token has a unique id, with which the stand-in model looks up the token's log-prob. Gradients are averaged over
-    ranks, as FSDP does.
+    ranks, as in FSDP.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
@@ -594,7 +592,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses: list[Any] = []
 
     class Strategy(boundary.owner):  # type: ignore[misc, name-defined]
-        """ROLL's training strategy, without sharding, gradient clipping and optimiser steps."""
+        """ROLL's training strategy without sharding, gradient clipping and optimiser steps."""
 
         reduce_scatter_during_grad_accumulation, scaler, param_dtype = True, None, torch.bfloat16
         model = kit.stand_in(train=lambda: None)
@@ -670,7 +668,7 @@ _ROWS_AT_HAND = (
     Dialect("empty_rows", "counted", _OWN_COUNT, _OWN_LINE, _BY_ROWS),
     Dialect("a_rejected_row_is_an_absent_row", None, _OWN_COUNT, _OWN_LINE, _BY_ROWS, "value"),
 )
-#: Rejected tokens are masked only in ``final_response_mask``, which the critic does not read.
+#: Rejected tokens are masked only in ``final_response_mask``, and the critic does not read this mask.
 _ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, including rows without a token"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 #: dp_size and loss_scale_factor are None, because the strategy handles the ranks, and no option sets the divisor of
@@ -711,7 +709,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run ROLL's off-policy correction. Return the importance weights, or the mask of the tokens that it keeps."""
+    """Return the importance weights, or the mask of kept tokens, that ROLL's off-policy correction computes."""
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
@@ -738,14 +736,16 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with the boundary, and the entropy with another function of the same module."""
+    """Compute log-probs with the boundary, and entropies with another function of the same module."""
     names = {name: inputs[name] for name in ("logits", "token_ids")}
     entropy = boundary.module.entropy_from_logits(inputs["logits"]) if inputs["with_entropy"] else None
     return {"log_probs": boundary.invoke(names), "entropy": entropy}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of ROLL's critic. The batch has one additional column for the token of the prompt."""
+    """Return the values that ROLL's critic reads from the model's outputs. The outputs have one more column, for the
+    prompt.
+    """
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, kit.stand_in(), data=None, output_tensor=output)
     return {"values": values}

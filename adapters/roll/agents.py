@@ -19,7 +19,7 @@ _MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one episode of a ROLL agent, and return the record that the agent puts into its queue.
 
-    The template provides the system message. The first user message is the environment's observation.
+    The template contains the system message. The first user message is the environment's observation.
     """
     engine = TableEngine(inputs)
     data, done = boundary.imported[PROTOCOL].DataProto, list[Any]()

@@ -1,4 +1,4 @@
-"""Bindings for ROLL's batch containers (DataProto), and for its distribution of sequences over ranks."""
+"""Bindings for ROLL's DataProto batches, and for its distribution of sequences over ranks and microbatches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FUNCTIONALS = "roll.utils.functionals"
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorder a batch with ROLL's function, so that each rank gets the same number of rows."""
+    """Reorder a batch with ROLL so that all ranks get the same number of rows, and return the rows of each rank."""
 
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
@@ -67,7 +67,7 @@ def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance microbatches with ROLL's function. The result is empty if ROLL does not restore the order of the rows."""
+    """Distribute rows over balanced microbatches with ROLL. The result is empty if ROLL does not restore the order."""
     lengths, parts = inputs["lengths"], inputs["parts"]
     config = boundary.imported["roll.configs.worker_config"].SequencePackingConfig()
     config.algorithm, config.max_packed_sequence_length_forward = "load_balance", sum(lengths) * 16

@@ -25,10 +25,9 @@ _TRANSFORMERS = StandIn(
 
 
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the response masks of prompts and their responses with ROLL's function.
+    """Compute response masks from prompts and responses with ROLL.
 
-    The function moves each row to the left until its prompt begins in the first column, and the adapter moves the
-    result back.
+    ROLL moves each row to the left until its prompt begins in the first column. The adapter moves the result back.
     """
     mask = inputs["prompt_mask"]
     prompts = {
@@ -51,7 +50,7 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Features(dict[str, Any]):
-    """A stand-in for the result of a processor, with the attributes that a collator reads."""
+    """A stand-in for a processor's result: a dictionary with the method that ROLL's collator calls."""
 
     def __init__(self, data: Mapping[str, Any] | None = None, **more: Any) -> None:
         super().__init__(data or {}, **more)
@@ -80,7 +79,7 @@ def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str
 
 
 def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate with ROLL's own class. Each letter is a token."""
+    """Collate samples of text and images with ROLL's collator. Each letter is a token."""
 
     class Processor:
         image_processor = kit.stand_in(patch_size=1)
@@ -116,7 +115,7 @@ _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask of a chat, as ROLL's environment manager makes them."""
+    """Return the token ids and the loss mask that ROLL's environment manager makes of a chat."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     parts = boundary.module.split_by_token(ids, ids[0], messages=messages, tokenizer=tokenizer)
@@ -131,20 +130,18 @@ _PIPELINES = "roll.pipeline.{0}.{0}_pipeline.get_encode_function"
 
 
 class _Tokenizer(ChatTokenizer):
-    """A tokenizer whose chat template accepts tools and documents as positional arguments, as ROLL passes them."""
+    """A stand-in tokenizer that ignores tools and documents, which ROLL passes as positional arguments."""
 
     def apply_chat_template(self, conversation: Any, *_: Any, **options: Any) -> Any:
         return super().apply_chat_template(conversation, **options)
 
 
 def _encoded_answer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ids and the mask of a question and its answer, either as ROLL's pipeline encodes them, or as ROLL's
-    collator labels them.
-    """
+    """Return the token ids and the loss mask that ROLL's pipeline or collator makes of a question and its answer."""
     tokenizer, messages = _Tokenizer(), chat(inputs)[1]
     roles = [message["role"] for message in messages]
     if roles.count("assistant") > 1:
-        raise AbsentError("a row of ROLL's dataset has one question and one answer; the scenario has more answers")
+        raise AbsentError("the scenario has several answers; a row of ROLL's dataset has one question and one answer")
     row = {message["role"]: message["content"] for message in messages}
     keys = {"prompt_key": "user", "query_key": None, "question_key": None, "system_key": "system"}
     keys |= {"response_key": "assistant", "answer_key": "assistant", "sequence_length": 1000}
@@ -172,14 +169,14 @@ def _pad_rows(_: Any, rows: list[Mapping[str, Any]], max_length: int | None = No
 
 
 def _collate_rows(boundary: Any, rows: list[Any], tokenizer: Any) -> Any:
-    """Collate rows with the collator class of the boundary, padded to 40 tokens."""
+    """Collate rows with the boundary's collator class, and pad them to 40 tokens."""
     collator = boundary.owner(tokenizer=tokenizer, max_length=40)
     with kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad_rows):
         return boundary.function(collator, rows)
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of lists. In pairs, the rejected answer is one additional token, followed by the chosen answer."""
+    """Collate rows with ROLL. In pairs, the rejected answer is one additional token, followed by the chosen answer."""
     samples, pairs = inputs["samples"], "DPO" in boundary.path
     rows = []
     for sample in samples:
@@ -221,13 +218,13 @@ def _to(row: Any, width: int) -> Any:
 
 
 def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mask of responses, which ROLL computes from the end token of each response."""
+    """Return the response mask that ROLL computes from the end token of each response."""
     mask = boundary.function(inputs["responses"], inputs["eos_token_id"])
     return {"response_mask": torch.cat([torch.zeros_like(inputs["prompt_mask"]), mask], -1)}
 
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Gather an engine's token ids with ROLL's function. Padding is -1."""
+    """Gather an inference engine's token ids with ROLL. Padding is -1."""
     samples = inputs["samples"]
     rows = [sample["input_ids"].tolist() for sample in samples]
     outputs: list[Any] = [{"output_ids": row} for row in rows]

@@ -25,7 +25,7 @@ _ADDRESS = StandIn("get_node_ip", "a decorator reads the machine's address at im
 
 
 def _strategy(kind: Any) -> Any:
-    """Make a ROLL strategy of one rank. Its abstract methods are not called."""
+    """Return a ROLL strategy for one rank. Its abstract methods are not called."""
     concrete = type(kind.__name__, (kind,), {"__abstractmethods__": frozenset()})
     worker = kit.stand_in(rank_info=kit.stand_in(cp_size=1, cp_rank=0))
     return kit.make_unbuilt(concrete, worker=worker, worker_config=kit.stand_in(name="model"))
@@ -36,18 +36,14 @@ def _batch(boundary: Any, columns: Mapping[str, Any], **meta: Any) -> Any:
 
 
 def _of_whole_rows(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return logits, ids and mask of sequences with a one-token prompt. The logits at the last position predict
-    nothing.
-    """
+    """Return logits, token ids and mask of sequences with a one-token prompt. The last logits predict nothing."""
     logits = torch.cat([inputs["logits"], -inputs["logits"][:, :1].detach()], 1)
     ids, mask = (kit.prepend_prompt(inputs[name].long()) for name in ("token_ids", "response_mask"))
     return {"logits": logits, "input_ids": ids, "attention_mask": mask}
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs and entropies either with ROLL's strategy, or with a worker's method that stores them without a
-    gradient.
-    """
+    """Compute log-probs and entropies, either with ROLL's strategy or with a worker's method that calls a strategy."""
     whole = _of_whole_rows(inputs)
     if "output_tensor" not in boundary.parameters:
         strategy = _strategy(boundary.owner)
@@ -92,8 +88,7 @@ _OBJECTIVES = {0.0: "forward_kl", 1.0: "reverse_kl", 0.5: "js_divergence"}
 
 
 def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the mean divergence from a teacher, whose probabilities have the form in which ROLL's strategy sends
-    them."""
+    """Compute the mean divergence between student and teacher, from the probabilities that ROLL's strategy sends."""
     valid, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
     count = max(int(valid.sum()), 1) if count is None else count
     logits, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
@@ -103,11 +98,11 @@ def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs
     )
     if options and max(logits.abs().max(), teacher.abs().max()) > 40 * inputs["temperature"]:
         raise AbsentError(
-            "both probabilities of a token underflow in single precision, so the mixture has no logarithm"
+            "both models' probabilities of a token underflow in single precision, so their mixture has no logarithm"
         )
     equal = torch.softmax(logits.float(), -1) == torch.softmax(teacher.float(), -1)
     if objective == "adaptive_kl" and equal.all(-1).any():
-        raise AbsentError("the weights of both divergences are 0 / 0 where the student equals the teacher")
+        raise AbsentError("the student equals the teacher at a token, so the weights of both divergences are 0 / 0")
     divergence = _divergence(boundary, objective or _OBJECTIVES[inputs["beta"]], inputs["temperature"], **options)
     labels = torch.where(valid, 1, -100)
     loss, _ = strategy.op_compute_various_divergence(
@@ -117,7 +112,7 @@ def _distilled(objective: str, options: Mapping[str, Any], boundary: Any, inputs
 
 
 def _student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of the student's worker, which is only the divergence.
+    """Compute the loss of ROLL's student worker, which consists only of the divergence from the teacher.
 
     The label of the one-token prompt is -100. The two models disagree about the token after the last one, so that the
     loss is wrong if this position counts.

@@ -18,7 +18,7 @@ _STATISTICS = ("mean", "max", "min")
 
 
 def _batch(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Make a batch of ROLL's container. Scores are 1 and 0 in turn, and no two columns are equal."""
+    """Return a batch with the columns that ROLL's metrics read. No two columns are equal, and scores alternate."""
     mask, advantages = inputs["response_mask"], inputs["advantages"]
     rows, width = mask.shape
     whole = kit.prepend_prompt(mask.long())
@@ -38,7 +38,7 @@ def _batch(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _reported(method: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what ROLL reports about advantages, returns and values, and about the lengths of responses."""
+    """Return ROLL's metrics for advantages, returns, values and response lengths."""
     rows, manager = len(inputs["advantages"]), boundary.owner()
     batch = _batch(boundary, inputs)
     if method == "add_all_metrics":

@@ -1,4 +1,4 @@
-"""Bindings for ROLL's rewards, filters, sampling requests and KL coefficient."""
+"""Bindings for ROLL's rewards, filters, sampling parameters and KL coefficient."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SAMPLING = StandIn(
 
 
 def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
-    """Make a batch of responses to one-token prompts, with masks as the trainer stores them."""
+    """Return a batch of responses to one-token prompts, with masks as ROLL's trainer stores them."""
     there = torch.nn.functional.pad(mask != 0, (1, 0), value=True).long()
     tensors = {
         "attention_mask": there,
@@ -46,7 +46,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards that ROLL makes from sequence rewards, without a KL penalty."""
+    """Return the token rewards that ROLL computes from one reward per response, without a KL penalty."""
     zeros = torch.zeros_like(inputs["response_mask"])
     more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
     config = kit.stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
@@ -63,7 +63,7 @@ def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
-    """Return the mask of the response tokens that ROLL trains on with these options."""
+    """Return the mask of the response tokens that ROLL trains on with the given filter options."""
     plain = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": False}
     data, _ = boundary.function(_batch(boundary, mask, scores=scores), kit.stand_in(**{**plain, **options}))
     return data.batch["final_response_mask"]
@@ -88,7 +88,7 @@ def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": _masked(boundary, mask, torch.zeros(len(mask)), max_len_mask=True)}
 
 
-#: Options of a rollout. A keyword gives ROLL's field for the option if its name differs.
+#: Options of a rollout. A keyword maps an option to the field of ROLL that has another name.
 _OPTIONS = kit.fields(
     "temperature top_p top_k max_new_tokens repetition_penalty", stop="stop_strings", greedy=kit.DRAWS
 )
@@ -111,7 +111,7 @@ def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ruled(rule: Callable[[Any, str, str], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the score of a reward rule. ``rule(boundary, response, truth)`` calls the rule."""
+    """Score a response with ``rule(boundary, response, truth)``."""
     return {"score": float(rule(boundary, inputs["response"], inputs["ground_truth"]))}
 
 
@@ -126,7 +126,7 @@ def _code(boundary: Any, response: str, truth: str) -> bool:
 
 
 def _with(*arguments: Any, truth: Callable[[str], Any] | None = None) -> Callable[[Any, str, str], Any]:
-    """Make a reward rule that calls the boundary with the response and these arguments.
+    """Return a reward rule that calls the boundary with the response and the given arguments.
 
     :param truth: converts the ground truth, which is also passed; if it is None, the ground truth is not passed.
     """
@@ -140,8 +140,8 @@ def _repeated(boundary: Any, response: str, _: str) -> Any:
 
 
 def _of_last_line(rule: Callable[[Any, str, str], Any], before: str = "") -> Callable[[Any, str, str], Any]:
-    """Make a reward rule that gets ``before`` and only the last line of a response. Scenarios may add lines in front of
-    the response, which ROLL's rule would count.
+    """Return a reward rule that receives ``before`` and only the last line of a response. Scenarios may add lines
+    before the response, which ROLL's rule would count.
     """
     return lambda boundary, response, right: rule(boundary, before + response.rpartition("\n")[2], right)
 

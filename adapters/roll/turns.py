@@ -1,4 +1,4 @@
-"""Bindings for the functions of ROLL's environment managers that make training rows from the turns of an episode."""
+"""Bindings for ROLL's environment managers, which convert the turns of an episode to training rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CLOCK = StandIn("time, datetime", "stand still, so that the reported times can 
 
 
 def _manager(boundary: Any, **attributes: Any) -> Any:
-    """Make an environment manager. Its ids and counters all differ, so that swapping two of them is noticed."""
+    """Return an environment manager. All of its ids and counters differ, so that a confusion of two is detected."""
     numbers = {
         "episode_id": 5,
         "group_seed": 6,
@@ -54,7 +54,7 @@ def _manager(boundary: Any, **attributes: Any) -> Any:
 
 
 def _still(boundary: Any) -> AbstractContextManager[None]:
-    """Stop the clock. Values that change from call to call are not compared."""
+    """Return a context manager that stops the clock of the module, so that reported times can be compared."""
     clocks = {"time": kit.stand_in(time=lambda: 50.0), "datetime": kit.stand_in(now=lambda: datetime(2026, 1, 2))}
     return kit.swap_all(
         boundary.module, **{name: each for name, each in clocks.items() if hasattr(boundary.module, name)}
@@ -62,7 +62,7 @@ def _still(boundary: Any) -> AbstractContextManager[None]:
 
 
 def _read(data: Any, row: int) -> dict[str, Any]:
-    """Return the columns of a row; empty if its positions, padding, prompt mask or scores do not fit its tokens."""
+    """Return a row's columns, or an empty dict if its positions, padding, prompt mask or scores are wrong."""
     batch = {name: column[row] for name, column in data.batch.items()}
     ids, there, answer = batch["input_ids"], batch["attention_mask"].bool(), batch["response_mask"].bool()
     length = int(there.sum())
@@ -80,7 +80,7 @@ def _read(data: Any, row: int) -> dict[str, Any]:
 
 
 def _stepwise(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make one row of each turn of an episode, as ROLL does for agents whose steps are trained one by one."""
+    """Convert each turn of an episode to one training row with ROLL, as for agents that train on single steps."""
     samples = inputs["samples"]
     cache = boundary.imported[_CACHE].RolloutCache(env_id=3, group_id=4, tag="tag")
     modes = {"second": "max", "first": "sum"}
@@ -121,10 +121,10 @@ def _stepwise(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tracked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make one row of each step or branch that ROLL's proxy has recorded.
+    """Convert each recorded step or branch of an episode to one training row with ROLL.
 
-    This binding uses mode ``step`` for an odd number of rows, where only the last row has the result's pass rate as its
-    reward, and mode ``traj`` otherwise, where each row has it.
+    The mode is ``step`` for an odd number of rows, otherwise ``traj``. The reward is the pass rate in the result: in
+    mode ``step`` only on the last row, in mode ``traj`` on each row.
     """
     samples = inputs["samples"]
     mode = "step" if len(samples) % 2 else "traj"

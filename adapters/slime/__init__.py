@@ -1,7 +1,7 @@
-"""Bindings for slime (THUDM/slime).
+"""Adapter for slime (THUDM/slime): the functions that Sentinel checks, and how it calls them.
 
-slime stores a batch as lists of one-dimensional samples, and queries Megatron for ranks. A scenario's rows are the
-samples, and their masks are the loss masks. One process replaces Megatron's ranks.
+slime stores a batch as a list of one-dimensional samples, and gets its ranks from Megatron. The adapter passes each row
+of a scenario as a sample, with its mask as the loss mask. One process replaces Megatron's ranks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute OPSM's mask from lists of samples, as slime stores them, and convert the concatenated result to rows.
+    """Call slime's OPSM function with a list of samples, and reshape the mask that it returns to ``[batch, tokens]``.
 
     #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``. With context parallelism,
     ``local_advantages`` has the shape of the returned mask. Without context parallelism, both are the same.
@@ -62,9 +62,9 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a slime policy loss that returns a value per token. Its argument ``ppo_kl`` is the old log-prob minus the
-    new one.
+    """Return the token-level losses of one of slime's policy loss functions.
 
+    The function's argument ``ppo_kl`` is the old log-prob minus the new log-prob:
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
     names = ("log_probs", "old_log_probs", "advantages", "eps_clip_low", "eps_clip_high", "dual_clip")
@@ -74,10 +74,10 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GSPO's loss from the sequence-level KL that the boundary returns.
+    """Compute GSPO's token losses: pass the KL of each sequence, from ``compute_gspo_kl``, to slime's policy loss.
 
-    The loss has no mask, so advantages of masked tokens are set to 0 here. In slime, the caller's reducer, which has
-    its own binding, handles masked tokens.
+    The policy loss has no mask, so advantages of masked tokens are set to 0 here. In slime, the caller's reducer, which
+    has its own binding, handles masked tokens.
     """
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
@@ -96,7 +96,7 @@ _ALGORITHMS = {"ppo": "grpo", "gspo": "gspo", "cispo": "cispo"}
 def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = _ALGORITHMS[inputs["algorithm"]]
     if algorithm == "cispo" and not hasattr(boundary.module, "compute_cispo_loss"):
-        raise AbsentError("not in this version: cispo")
+        raise AbsentError("this version has no function compute_cispo_loss")
     weights, masks = inputs["importance_weights"], list(inputs["response_mask"])
     options: dict[str, Any] = {"advantage_estimator": algorithm}
     more = {}
@@ -121,7 +121,6 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call slime's value loss. In slime, the value of a token is stored one position to the left."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = kit.stand_in(
@@ -132,6 +131,7 @@ def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         **as_samples(inputs, "values", "returns"),
         **full_lengths(inputs),
     }
+    # slime reads the value of a token at the position before the token.
     logits = torch.cat([vpreds, torch.zeros_like(vpreds[:, :1])], dim=1).reshape(1, -1, 1)
     with one_rank():
         loss, _ = boundary.invoke({}, args, batch, logits, _reducer(boundary, inputs))
@@ -144,7 +144,7 @@ _MEANS = "seq-mean-token-mean"
 
 
 def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Make slime's function that adds up a loss over samples or tokens."""
+    """Return slime's function that sums the means of samples or, if the mode is ``token-sum``, the losses of tokens."""
     make = boundary.imported[CP].get_sum_of_sample_mean if CP in boundary.imported else boundary.function
     lengths, masks = full_lengths(inputs), list(inputs["response_mask"])
     per_token = inputs["loss_agg_mode"] == "token-sum"
@@ -152,7 +152,7 @@ def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _of_sequences(loss: Any, inputs: Mapping[str, Any]) -> Any:
-    """Divide the sum of sequence means by the number of sequences in the global batch, as slime's caller does.
+    """Divide the loss by the global batch size if it is a sum of sequence means, as slime's caller does.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1357
     """
@@ -178,7 +178,7 @@ _AGGREGATION = {
     **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor"), (None,)),
 }
 
-#: A dialect of functions that return a value per token and leave the mask to their caller.
+#: A dialect of functions that return token-level losses, to which the caller applies the mask.
 _TOKENS = Dialect(
     "masked_values_have_no_influence",
     reason="the function returns token-level losses; the reducer handles a NaN or infinity on a masked token",
@@ -188,7 +188,7 @@ _TOKENS = Dialect(
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
-    """Bind a slime policy loss that returns a value per token. The loss of the batch is the sum over its tokens."""
+    """Return the binding of a slime policy loss that returns one loss per token."""
     knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
     return policy_loss(f"{PPO}.{function}", call, algorithm, knobs, *dialects, mode="token-sum")
 
@@ -197,9 +197,9 @@ def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Bin
 
 
 def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return slime's importance weights. The adapter passes a loss of 1 for each token, so the weighted loss equals the
-    weight.
+    """Return slime's importance weight of each token.
 
+    slime multiplies a loss by the weights. The adapter passes a loss of 1 for each token, so the result is the weight.
     The log-probs have no gradient, because slime reads them from the rollout batch or detaches them.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
@@ -230,7 +230,6 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GAE from unpadded samples. slime's function pads them itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
@@ -251,7 +250,6 @@ def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute returns from one reward per sample."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     columns = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
@@ -267,8 +265,8 @@ def _discounted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let slime subtract the distillation KL from advantages. Each token's advantage is the response's reward, and the
-    teacher's log-probs are 0.
+    """Subtract the distillation KL from advantages with slime's function. Each token's advantage is the reward of its
+    response. The teacher's log-probs are 0, so the student's log-probs are the KL.
     """
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0).sum(-1, keepdim=True)
     kl = torch.zeros_like(inputs["response_mask"]) if inputs["kl"] is None else inputs["kl"]
@@ -289,9 +287,10 @@ def _returns(function: str, **more: Any) -> Binding:
 
 
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rewards that slime normalised by group.
+    """Return the rewards after slime has normalised them within each group of samples.
 
-    If all groups have one sample, rewards are not scaled, because slime's argument parser then turns scaling off.
+    If each group has one sample, rewards are not divided by a standard deviation, because slime's argument parser then
+    turns this division off.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981
     """

@@ -1,4 +1,4 @@
-"""Bindings for slime's distribution of sequences over ranks and microbatches."""
+"""Bindings for slime's functions that distribute sequences over ranks and microbatches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _BALANCING, _GROUP = "slime.utils.seqlen_balancing", "microbatch_group_size_per_
 
 
 def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_batch_size: int | None) -> dict[str, Any]:
-    """Return arguments for slime's ``build_dp_schedule``, which distributes the samples of a step over ranks and
-    microbatches.
+    """Return the arguments of slime's ``build_dp_schedule`` for one training step.
+
+    :param lengths: the number of tokens of each sample.
+    :param budget: the maximum number of tokens in a microbatch, or None if ``micro_batch_size`` limits the samples.
     """
     dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
     unbalanced = dict.fromkeys(("balance_data", "balance_by_flops"), False)
@@ -29,10 +31,8 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
 
 
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows of each microbatch in slime's schedule, or no rows if a rank does not have as many microbatches
-    as the schedule states.
-
-    There are two ranks if the number of samples is even, otherwise one.
+    """Return the row numbers of each microbatch in slime's schedule, or an empty list if a rank's microbatches are
+    wrong.
     """
     lengths = kit.lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2

@@ -1,4 +1,4 @@
-"""Bindings for slime's functions that append to, convert, split, pack, read and draw samples."""
+"""Bindings for slime's functions that build samples, draw prompts and pack batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DATA, _ROLLOUT = "slime.backends.megatron_utils.data", "slime.ray.rollout"
 _SOURCE, _DATASET = "slime.rollout.data_source", "slime.utils.data.Dataset"
 _MASKS, _SFT = "slime.utils.mask_utils.MultiTurnLossMaskGenerator", "slime.rollout.sft_rollout.generate_rollout"
 
-#: The columns of a sample, which begins with a one-token prompt. Odd numbers in its loss mask stand for 1.
+#: The columns of a sample, whose first token is the prompt. An odd number in the scenario's loss mask means 1 in slime.
 _LAYOUTS = {
     "layouts": {
         name: {"kind": "tensor", "dtype": dtype, "shape": ["tokens"]}
@@ -34,8 +34,9 @@ def _flags(sample: Mapping[str, Any]) -> list[int]:
 
 
 def _read(sample: Mapping[str, Any], tokens: Any, mask: Any, log_probs: Any) -> dict[str, Any]:
-    """Return the fields of a sample. The mask value and the log-prob of the prompt come from the scenario, because
-    slime does not store them.
+    """Return a sample's tokens, loss mask and log-probs, as slime stored them. A wrong loss mask is returned as zeros.
+
+    The prompt's mask value and log-prob come from the scenario, because slime does not store them.
     """
     same = [int(value) for value in mask] == _flags(sample)
     of_response = torch.as_tensor(log_probs, dtype=torch.float32)
@@ -47,7 +48,7 @@ def _read(sample: Mapping[str, Any], tokens: Any, mask: Any, log_probs: Any) -> 
 
 
 def _made(boundary: Any, sample: Mapping[str, Any], index: int) -> Any:
-    """Make a slime ``Sample`` from a sample of the scenario."""
+    """Convert a sample of the scenario to slime's class ``Sample``."""
     ids = sample["tokens"].tolist()
     fields = {"tokens": ids, "response_length": len(ids) - 1, "loss_mask": _flags(sample)}
     fields |= {"index": index, "reward": float(index), "rollout_log_probs": sample["log_probs"][1:].tolist()}
@@ -55,8 +56,8 @@ def _made(boundary: Any, sample: Mapping[str, Any], index: int) -> Any:
 
 
 def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Append the tokens of a response to a slime sample one by one. After each token, convert the sample to a
-    dictionary and back. Untrained tokens have no log-prob.
+    """Build samples with slime by appending the tokens of each response one by one. After each token, convert the
+    sample to a dictionary and back. Untrained tokens have no log-prob.
     """
     kind, read = boundary.imported[TYPES].Sample, []
     for sample in inputs["samples"]:
@@ -72,9 +73,7 @@ def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trained_on(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert samples to training data with slime, split the data over two ranks if the number of samples is even, and
-    iterate over the microbatches.
-    """
+    """Convert samples to slime's training data, and read the samples from the microbatches of each rank."""
     samples = [_made(boundary, sample, place) for place, sample in enumerate(inputs["samples"])]
     count, ranks = len(samples), 1 if len(samples) % 2 else 2
     names = dict.fromkeys(("advantage_estimator", "reward_key"))
@@ -106,7 +105,7 @@ def _trained_on(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack the samples of a microbatch with slime, and read each back at the offsets that slime returns."""
+    """Pack samples into one microbatch with slime, and read each sample at the offset that slime returns."""
     samples = inputs["samples"]
     lengths = [len(sample["tokens"]) for sample in samples]
     rollout = {
@@ -124,14 +123,14 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     starts = batch["packed_seq_params"].cu_seqlens_q.tolist()
     for sample, start, length in zip(samples, starts, lengths):
         mask = batch["full_loss_masks"][0, start : start + length]
-        # slime stores a token's mask at the position that predicts the token
+        # slime stores the mask of a token at the position before the token
         own = mask[:-1] if not mask[-1] else mask * 0 - 1
         read.append(_read(sample, batch["tokens"][0, start : start + length], own, sample["log_probs"][1:]))
     return {"samples": read}
 
 
 def _shared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Slice samples for two context-parallel ranks with slime, and put the parts together."""
+    """Slice each sample for two context-parallel ranks with slime, and rejoin the slices."""
     samples, module, read = inputs["samples"], boundary.module, []
     for sample in samples:
         length, parts = len(sample["tokens"]), []
@@ -148,9 +147,10 @@ def _shared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompts that slime draws in the first epochs, three at a time. Each prompt has two samples.
+    """Return the numbers of the prompts in the order in which slime's data source draws them.
 
-    torch draws the permutations, as in the contract's definition.
+    Prompts are drawn three at a time, and each prompt has two samples. torch draws the permutations, as in the
+    contract's definition.
     """
     kind, module = boundary.imported[TYPES].Sample, boundary.imported["slime.utils.data"]
     size, epochs = inputs["size"], inputs["epochs"]
@@ -180,9 +180,7 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens of a chat and their loss mask. They come from slime's mask generator for a chat template, or
-    from the rollout function that selects this generator.
-    """
+    """Return the token ids and the loss mask that slime makes of a chat."""
     tokenizer, messages = chat(inputs)
     if boundary.owner is not None:
         generator = boundary.owner(tokenizer, "qwen")
@@ -203,7 +201,7 @@ def _masked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Whiten the values of two ranks with slime. The rows alternate between the ranks."""
+    """Whiten values that are distributed over two ranks, or are on one rank if the number of rows is odd."""
     values, mask, count = inputs["values"], inputs["response_mask"], 1 if len(inputs["values"]) % 2 else 2
     options = {"shift_mean": inputs["shift_mean"], "epsilon": inputs["epsilon"]}
     made = kit.on_ranks(count, lambda rank: boundary.function(values[rank::count], mask[rank::count], **options))
@@ -211,7 +209,7 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _divided(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack rows, and then let slime split the heaviest microbatch, so that there is one microbatch more."""
+    """Pack rows into microbatches, and split the largest microbatch with slime."""
     lengths, module = kit.lengths_of(inputs), boundary.module
     parts = module.first_fit_pack(lengths, inputs["max_tokens_per_microbatch"])
     module.expand_bins_by_splitting(parts, len(parts) + 1, lengths)

@@ -1,8 +1,7 @@
-"""Bindings for slime's log-probs and values of response tokens, from the model's outputs for a packed batch.
+"""Bindings for slime's functions that compute log-probs and values from the outputs of a model.
 
-slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has only the outputs that
-predict response tokens. The adapter adds a one-token prompt to each sample, and one output at its end, which predicts
-nothing.
+slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has only the outputs that predict
+response tokens. The adapter adds a one-token prompt to each sample, and one output at its end, which predicts nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _RANKED = {"context_parallel_size": (1, 2)}
 
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
-    """Concatenate the outputs of all samples, ``[1, T, ...]``. Each sample has one output more than response tokens."""
+    """Concatenate the outputs of all samples, each followed by its row of ``after``, to one row ``[1, T, ...]``."""
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
@@ -53,20 +52,20 @@ def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
 
 
 def _after(logits: Any) -> Any:
-    """Return logits for the last position, which predicts nothing. They differ from all other logits, so that a
-    function which uses them by mistake returns a wrong result.
+    """Return logits for the last token of each sample, which predict nothing. They differ from all other logits, so
+    that a function which uses them by mistake returns a wrong result.
     """
     return -logits[:, 0].detach()
 
 
 def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
-    """Run a function on the logits and tokens of each context-parallel rank, and join the results."""
+    """Call a function with the logits and tokens of each context-parallel rank, and join the results of all ranks."""
     tokens = _tokens(inputs, kit.lengths_of(inputs, "response_mask"))
     return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
 
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
-    """Run a function on each context-parallel rank's part of the outputs, and join the results."""
+    """Call a function with the outputs and tokens of each context-parallel rank, and join the results of all ranks."""
     ranks, lengths = inputs.get("context_parallel_size", 1), kit.lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     answers = []
@@ -93,7 +92,7 @@ def _args(inputs: Mapping[str, Any]) -> Any:
 
 
 def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs and entropies in the adapter, from the logits and tokens that slime's function selects."""
+    """Compute log-probs and entropies from the logits and tokens that slime selects for the responses."""
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
@@ -106,13 +105,12 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_kernel(module: Any) -> None:
-    """Check that this version of slime computes log-probs itself.
+    """Raise AbsentError if Megatron-LM's fused kernel computes log-probs, as in versions of slime until June 2026.
 
-    :raises AbsentError: for versions until June 2026, in which Megatron-LM's fused kernel computes log-probs. The
-        binding of ``get_responses`` covers what these versions pass to the kernel.
+    The binding of ``get_responses`` covers what these versions pass to the kernel.
     """
     if hasattr(module, "compute_log_probs"):
-        raise AbsentError(f"not in this version: slime's own log-probs; {module.__name__} calls Megatron-LM's kernel")
+        raise AbsentError(f"in this version, {module.__name__} calls a Megatron-LM kernel to compute log-probs")
 
 
 def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +126,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs of tokens that are flattened over all samples."""
+    """Compute log-probs with slime from the flattened logits and tokens of all samples."""
     _own_kernel(boundary.module)
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
@@ -152,11 +150,11 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs on rank 0. Each rank has one chunk of the packed sequence."""
+    """Return the log-probs that slime computes on context-parallel rank 0."""
     lengths, ranks = kit.lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
-    surplus = -len(tokens) % ranks
+    surplus = -len(tokens) % ranks  # each rank has one chunk of the packed sequence
     logits = torch.nn.functional.pad(logits, (0, 0, 0, surplus))
     tokens = torch.nn.functional.pad(tokens, (0, surplus))
     sent: list[Any] = []
@@ -178,7 +176,7 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _model(logits: Any) -> Any:
-    """Make a model that returns these logits ``[1, T, V]``."""
+    """Return a stand-in model that returns the given logits ``[1, T, V]`` for every input."""
     model: Any = torch.nn.Module()
     model.forward = lambda **_: kit.stand_in(logits=logits)
     model.cuda = lambda: model
@@ -186,8 +184,8 @@ def _model(logits: Any) -> Any:
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs of slime's reference model. The policy model has other log-probs, so that a call of the
-    wrong model returns a wrong result.
+    """Return the log-probs that slime computes with its reference model. The policy model has other logits, so that a
+    call of the wrong model returns a wrong result.
     """
     lengths = kit.lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
@@ -213,7 +211,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
-    """Cut the rows of responses out of packed results, which have an entry for each token except the first."""
+    """Split packed results into one row per response, padded with zeros. There is no result for the first token."""
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 

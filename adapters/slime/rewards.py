@@ -1,4 +1,4 @@
-"""Bindings for slime's reward rules and filters of groups."""
+"""Bindings for slime's reward rules, and for its filters of sample groups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HUB = "slime.rollout.rm_hub"
 
 
 def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the score of the reward rule that slime's trainer selects by name."""
+    """Score a response with the slime reward rule that the scenario names."""
     sample = boundary.imported[TYPES].Sample(response=inputs["response"], label=inputs["ground_truth"])
     args = kit.stand_in(custom_rm_path=None, rm_type=inputs["rule"])
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return slime's score of an answer to a multiple-choice question."""
+    """Score the answer to a multiple-choice question with slime."""
     letters, truth = "ABCDE", inputs["ground_truth"]
     if inputs["rule"] != "texts":
         return {"score": boundary.function(inputs["response"], truth)}
@@ -32,7 +32,7 @@ def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score two samples with slime's function for batches, and return the score of the second."""
+    """Score the scenario's response in a batch whose first response is empty."""
     made = boundary.imported[TYPES].Sample
     samples = [made(response=inputs["response"] * n, label=inputs["ground_truth"]) for n in range(2)]
     args = kit.stand_in(custom_rm_path=None, rm_type="math")
@@ -40,7 +40,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sides(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare an answer with the ground truth. slime's function either compares the two, or normalises each of them."""
+    """Compare an answer with the ground truth. slime's function compares both, or normalises each of them."""
     answer, truth = inputs["response"], inputs["ground_truth"]
     if len(boundary.parameters) == 1:
         return {"score": boundary.function(answer) == boundary.function(truth)}
@@ -96,7 +96,7 @@ _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 
 
 def _kept(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rows of the groups that slime's filter keeps. The filter takes one group at a time."""
+    """Return the row numbers and rewards of the groups that slime's filter keeps."""
     rewards = inputs["rewards"].tolist()
     sample = boundary.imported[TYPES].Sample
     numbers = []

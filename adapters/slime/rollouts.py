@@ -1,4 +1,4 @@
-"""Bindings for slime's functions that collect samples from rollouts."""
+"""Bindings for slime's functions that generate and collect rollouts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _WORKER = StandIn("worker", "the real class without its constructor, which start
 
 
 class _Session:
-    """A stand-in HTTP session that sends nothing and returns the request's payload."""
+    """A stand-in HTTP session that sends nothing. The response to a request is the payload of the request."""
 
     def __init__(self, **_: Any) -> None:
         self._payload: Any = None
@@ -62,7 +62,7 @@ class _Session:
 
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sampling parameters that slime sends to the teacher."""
+    """Return the sampling parameters that slime sends to the teacher model."""
     args = kit.stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
     with kit.swap(boundary.module, "aiohttp", kit.stand_in(ClientSession=_Session)):
@@ -85,7 +85,7 @@ _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
 
 class _OneToken:
-    """A stand-in tokenizer that converts every text to the same token."""
+    """A stand-in tokenizer that returns the same token for every text."""
 
     def encode(self, *_: Any, **__: Any) -> list[int]:
         return [5]
@@ -96,11 +96,11 @@ class _OneToken:
 
 def _refuse_groups(module: Any) -> None:
     if hasattr(module, "_examples_to_rollout_groups"):
-        raise AbsentError("not in this version: groups that are lists of samples; this version's groups are records")
+        raise AbsentError("this version returns rollout groups as records, not as lists of samples")
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
-    """Return stand-ins for the objects that slime's rollout module loads before a rollout, such as the tokenizer."""
+    """Return stand-ins for the functions that load slime's tokenizer and processor or count its inference engines."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
     tokenizers = kit.stand_in(from_pretrained=partial(kit.return_first, tokenizer))  # until December 2025
     return {
@@ -110,10 +110,10 @@ def _alone(tokenizer: Any) -> dict[str, Any]:
 
 
 def _asked(boundary: Any, args: Any) -> Any:
-    """Return the sampling parameters that slime requests in a rollout."""
+    """Return the sampling parameters that slime sends to the inference engine in a rollout."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
-    left_out = "custom_params"  # this option returns the top-p distribution, and does not change samples
+    left_out = "custom_params"  # makes the engine return the top-p distribution too, and does not change samples
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise kit.EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
@@ -136,10 +136,7 @@ def _without_engines_options(arguments: Any) -> Iterator[None]:
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run slime's rollout of one sample, and run it again after each interruption.
-
-    SGLang's response has no routed experts for the last token.
-    """
+    """Generate one sample with slime, and resume the generation after each interruption."""
     module, made = boundary.module, boundary.imported[TYPES].Sample
     _refuse_groups(module)
     engine, labels = TableEngine(inputs), list[Any]()
@@ -154,7 +151,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         if "input_ids" not in payload:
-            raise AbsentError("not in this version: requests with token ids; this version sends text")
+            raise AbsentError("this version sends prompts to the engine as text, not as token ids")
+        # SGLang's response has no routed experts for the last token.
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
@@ -191,7 +189,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the teacher's log-probs that slime stores in the samples."""
+    """Return the teacher log-probs that slime stores in each sample."""
     arguments, made = inputs["arguments"], boundary.imported[TYPES].Sample
     samples = [
         made(
@@ -204,10 +202,12 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how many samples of a rollout slime keeps, and the batch size that it computes from them."""
+    """Return the number of samples that slime keeps from a rollout, and the global batch size that slime then uses."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
-        raise AbsentError(f"{boundary.path} does not trim samples; build_dp_schedule omits incomplete steps")
+        raise AbsentError(
+            f"in this version, {boundary.path} does not trim samples; build_dp_schedule omits incomplete steps"
+        )
     sample = boundary.imported[TYPES].Sample
     answer = kit.stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
     args = kit.stand_in(
@@ -224,7 +224,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if arguments["dynamic"]:
         size = getattr(boundary.owner, "_compute_dynamic_global_batch_size", None)
         if size is None:
-            raise AbsentError("not in this version: a dynamic batch size")
+            raise AbsentError("this version has no dynamic global batch size")
         manager._compute_dynamic_global_batch_size = size.__get__(manager)
     if hasattr(boundary.module, "call_rollout_fn"):
         with kit.swap(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
@@ -235,7 +235,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect a rollout from finished groups with slime's asynchronous worker. Each group has one sample."""
+    """Return which finished groups slime's asynchronous rollout takes, and which groups it leaves in the queue."""
     sample = boundary.imported[TYPES].Sample
     worker = object.__new__(boundary.module.AsyncRolloutWorker)
     worker.output_queue = queue.Queue()

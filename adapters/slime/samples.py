@@ -1,4 +1,4 @@
-"""Bindings for slime's functions that make samples from an agent's turns, share them between ranks and report them."""
+"""Bindings for slime's functions that build samples from an agent's turns, distribute them over ranks, and log them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPORTS = "slime.observability.train_metric_utils"
 _STORE = StandIn("ray", "holds the parts of a batch in this process")
 _LOGGED = StandIn("logging_utils", "records the metrics that slime reports; the contract checks these")
 
-#: The columns of a response, whose prompt the adapter makes.
+#: The columns of a response. The adapter adds a prompt of one token.
 _RESPONSE = {
     "layouts": {
         name: {"kind": "tensor", "dtype": dtype, "shape": ["tokens"]}
@@ -30,15 +30,13 @@ _PROMPT, _HEARD = 1005, 1999
 
 
 def _recorded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Record the turns of an agent with slime, and read the response from the sample that slime makes of them.
-
-    The first turn generates one token, the second all others. The environment says one token between them.
-    """
+    """Record an agent's turns with slime, and return the response tokens of the sample that slime builds."""
     module, kind, read = boundary.module, boundary.imported[TYPES].Sample, []
     for place, sample in enumerate(inputs["samples"]):
         ids, logs = sample["tokens"].tolist(), sample["log_probs"].tolist()
         manager, base = module.TrajectoryManager(), kind(index=place, group_index=9, prompt="", label=f"label {place}")
         messages = [{"role": "user", "content": "ask"}]
+        # The first turn generates one token, the second turn all others. The environment adds one token between them.
         turns = [([_PROMPT], ids[:1], logs[:1])]
         turns += [([_PROMPT, ids[0], _HEARD], ids[1:], logs[1:])] if ids[1:] else []
         for number, (before, after, of_after) in enumerate(turns):
@@ -52,7 +50,7 @@ def _recorded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _response(made: list[Any], place: int, heard: list[int]) -> dict[str, Any]:
-    """Return the tokens and log-probs of the trained tokens, or nothing if another part of the sample is wrong."""
+    """Return the trained tokens and their log-probs, or an empty dict if any other field of the sample is wrong."""
     if len(made) != 1:
         return {}
     sample = made[0]
@@ -70,10 +68,7 @@ def _response(made: list[Any], place: int, heard: list[int]) -> dict[str, Any]:
 
 
 def _processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Deal the samples to two ranks, and read each sample from its rank's data.
-
-    A sample is empty if its length, its reward or the rewards of the whole batch are wrong there.
-    """
+    """Distribute samples over two ranks, and read each sample from the data that slime prepares for the rank."""
     samples, found = inputs["samples"], dict[int, dict[str, Any]]()
     lengths, rewards = (
         [10 + 3 * place for place, _ in enumerate(samples)],
@@ -95,6 +90,7 @@ def _processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         with kit.swap(boundary.module, "ray", kit.stand_in(get=kit.return_first)):
             data = boundary.function(kit.stand_in(), boxes, rank, 2)
         for at, place in enumerate(part):
+            # Return an empty sample if its length, its reward or the list of all rewards is wrong.
             own = data["total_lengths"][at] == lengths[place] and data["raw_reward"] == rewards
             own = own and data.get("local_raw_reward", rewards[rank::2])[at] == rewards[place]
             found[place] = {name: data[name][at] for name in ("tokens", "log_probs")} if own else {}
@@ -102,10 +98,7 @@ def _processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Let each rank report its samples. Return the means that slime reports for rewards and for advantages.
-
-    Each response has a second token that is masked.
-    """
+    """Return the mean reward and the mean advantage that slime logs for samples on several ranks."""
     parts, waiting, told = inputs["parts"], list[Any](), dict[str, Any]()
     everything = [value for part in parts for value in part]
     options = dict.fromkeys(("wandb_always_use_train_step", "ci_test"), False)
@@ -135,7 +128,7 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             "round_number": [1 + place for place in range(count)],
             "response_lengths": [2] * count,
             "total_lengths": [5 + place for place in range(count)],
-            "loss_masks": [torch.tensor([1, 0])] * count,
+            "loss_masks": [torch.tensor([1, 0])] * count,  # each response has a second, masked token
             "global_batch_sizes": [len(everything)],
             **columns,
         }

@@ -1,4 +1,4 @@
-"""Shared parts of slime's bindings: Megatron's ranks, samples, and stand-ins."""
+"""Helpers for all modules of the slime adapter: parallel state, lists of samples, and stand-ins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOG_PROBS = StandIn(
 
 
 def parallel_state(boundary: Any) -> tuple[Any, ...]:
-    """Return the parallel state that slime's functions took as an argument for one week of January 2026."""
+    """Return ``(parallel_state,)`` if the boundary takes this argument, as in one week of January 2026, or ``()``."""
     sizes = dict.fromkeys(("cp_size", "dp_size", "dp_cp_size"), 1)
     groups = dict.fromkeys(("cp_group", "dp_group", "tp_group"))
     return (kit.stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
@@ -33,10 +33,10 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
-    """Replace Megatron's parallel state (``mpu``) in all modules of slime by the state of a single process.
+    """Make all modules of slime use a Megatron parallel state (``mpu``) for a single process.
 
-    :param context_parallel_rank: the context-parallel rank. If None, use the rank that torch.distributed returns, and
-        a data-parallel group of only this rank.
+    :param context_parallel_rank: the context-parallel rank. If None, use the rank that torch.distributed returns, and a
+        data-parallel group of only this rank.
     :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
@@ -66,7 +66,7 @@ def _data_parallel_group(with_context_parallel: bool = False, *_: Any, **__: Any
 
 
 class Answer(dict[str, Any]):
-    """A result of slime's ``get_log_probs_and_entropy``, in a form that older and newer callers can read."""
+    """A result of slime's ``get_log_probs_and_entropy``: a dict that callers can also unpack as ``(None, dict)``."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((None, dict(self)))
@@ -75,7 +75,7 @@ class Answer(dict[str, Any]):
 def kl_name(compute_approx_kl: Any, estimator: str) -> str:
     """Return the name that this version of slime uses for a KL estimator.
 
-    :raises AbsentError: if the revision has no such estimator.
+    :raises AbsentError: if this version has no such estimator.
     """
     for name in (estimator, *_FORMER_NAMES.get(estimator, ())):
         try:
@@ -83,7 +83,7 @@ def kl_name(compute_approx_kl: Any, estimator: str) -> str:
         except ValueError:
             continue
         return name
-    raise AbsentError(f"not in this version: the estimator {estimator}")
+    raise AbsentError(f"this version has no KL estimator {estimator}")
 
 
 _FORMER_NAMES = {"k1": ("kl",)}
@@ -94,12 +94,12 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
 
 
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
-    """Return the rows of a batch as samples. Each row is cut after its last valid token."""
+    """Return each named input as a list of rows, each cut after its last valid token."""
     return {name: [row[:n] for row, n in zip(inputs[name], kit.lengths_of(inputs, "response_mask"))] for name in names}
 
 
 def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return two lists: the length of each sample's response, and its length with a prompt of one token."""
+    """Return the number of tokens of each response, and of each response with a one-token prompt."""
     lengths = kit.lengths_of(inputs, "response_mask")
     return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
 
@@ -121,7 +121,7 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
 
 
 def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
-    """Make the batch that slime's policy loss takes. Each row, including its padding, is one sample."""
+    """Return a batch for slime's policy loss. Each row, including its padding, is one sample."""
     names = {"advantages": inputs["advantages"], "log_probs": inputs["old_log_probs"], "loss_masks": mask}
     return {**{name: list(rows) for name, rows in names.items()}, "unconcat_tokens": None, **full_lengths(inputs)}
 
@@ -129,9 +129,9 @@ def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
 def policy_microbatch(
     boundary: Any, inputs: Mapping[str, Any], reducer: Any, more: Mapping[str, Any], **options: Any
 ) -> Any:
-    """Compute slime's policy loss of a microbatch, without entropy term and off-policy correction.
+    """Compute slime's policy loss of a microbatch, by default without KL and entropy terms.
 
-    :param more: further fields of the batch.
+    :param more: additional fields of the batch.
     """
     args = policy_args(inputs, **{"entropy_coef": 0.0, "use_kl_loss": False, **options})
     log_probs, batch = list(inputs["log_probs"]), {**policy_batch(inputs, inputs["response_mask"]), **more}
@@ -141,7 +141,7 @@ def policy_microbatch(
 
 
 def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
-    """Distribute the tokens of each response over context-parallel ranks.
+    """Return the token positions of each response that each context-parallel rank has.
 
     There are twice as many chunks as ranks. The first rank has the first and the last chunk, the second rank has the
     second and the last but one, and so on. A token is at the position that predicts it. The prompt is one token.
@@ -152,9 +152,12 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
-    """Join the ranks' parts of each sample.
+    """Join the parts of each sample, in the order of the tokens.
 
-    If a rank did not return exactly its own tokens, the sample is NaN (0 for integers), so no comparison accepts it.
+    If a rank returned a wrong number of tokens, the sample is NaN (0 for integers), so no comparison accepts it.
+
+    :param parts: for each rank, its part of each sample.
+    :param own: the positions of the tokens in these parts, from :func:`shards`.
     """
     samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
@@ -169,7 +172,7 @@ def _nothing(like: Any, count: int) -> Any:
 
 
 def as_rows(samples: list[Any], width: int) -> Any:
-    """Pad samples with zeros on the right, and stack them: ``[batch, tokens]``."""
+    """Pad samples with zeros on the right, and stack them to a tensor ``[batch, tokens]``."""
     return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
 
 
@@ -180,5 +183,5 @@ def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def mask_sums(masks: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the sum of each sample's mask, under the names that slime uses."""
+    """Return the sum of each sample's mask as ``rollout_mask_sums`` and as ``group_mask_sums``."""
     return {name: [mask.sum() for mask in masks] for name in ("rollout_mask_sums", "group_mask_sums")}

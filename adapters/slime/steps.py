@@ -1,4 +1,4 @@
-"""Bindings for slime's training steps: the advantages of a rollout, and the loss of a step as Megatron computes it."""
+"""Bindings for slime's training step, its advantages, its learning-rate schedule and its pass@k."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .shared import (
 
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
-    """Return the options of slime's loss: by default, a token's loss is its negative log-prob."""
+    """Return the command-line options that slime's loss function reads."""
     return kit.stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
@@ -53,11 +53,11 @@ def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_lo
 def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
-    """Run slime's loss function on a microbatch whose tokens have these losses.
+    """Run slime's loss function on a microbatch with the given token losses.
 
     :returns: the loss, and the denominator that slime passes to Megatron.
     """
-    answer = Answer(log_probs=[-row for row in losses])
+    answer = Answer(log_probs=[-row for row in losses])  # the default loss type, sft_loss, negates log-probs
     with kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
             {},
@@ -86,9 +86,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the loss of one sample that is split over context-parallel ranks: the average of the ranks' losses, as in
-    Megatron.
-    """
+    """Split one sample over context-parallel ranks, and return the mean of the ranks' losses, as Megatron does."""
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     whole = tokens + inputs["prompt_length"]
@@ -106,7 +104,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
-    """Return slime's options of an advantage estimator."""
+    """Return the command-line options that slime reads to compute advantages."""
     return kit.stand_in(
         advantage_estimator=estimator,
         custom_advantage_function_path=None,
@@ -116,15 +114,16 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 
 
 def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
-    """Compute advantages with slime on context-parallel ranks. Each rank has a part of each response.
+    """Compute advantages and returns with slime, and store them in ``data``. Each context-parallel rank has a part of
+    each response.
 
-    :raises AbsentError: if the version cannot run on several ranks.
+    :raises AbsentError: if there are several ranks and this version cannot be called with them.
     """
 
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
     if len(boundary.parameters) == 1:
         if ranks > 1:
-            raise AbsentError("not in this version: several ranks; this version reads its data from a local store")
+            raise AbsentError("this version reads its data from a local store, and can be called only with one rank")
         _stored_step(boundary, args, data)
         return
     if ranks == 1 and not args.normalize_advantages:
@@ -145,10 +144,10 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
-    """Compute advantages in versions of slime until July 2025, whose advantage step reads its data from a store.
-    Whitening is off.
+    """Compute advantages with a version of slime from before August 2025, which reads its data from a store. Whitening
+    is off.
 
-    :raises AbsentError: if the version does not have the estimator.
+    :raises AbsentError: if this version does not have the estimator.
     """
     module, kernels = boundary.module, sys.modules[PPO]
     with one_rank(), contextlib.ExitStack() as swaps:
@@ -158,11 +157,11 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
         try:
             boundary.function(args)
         except NotImplementedError as error:
-            raise AbsentError(f"not in this version: {error}") from error
+            raise AbsentError(f"this version does not implement the advantage estimator: {error}") from error
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return slime's PPO advantages, and the KL that the advantage step adds to the rollout data."""
+    """Return the PPO advantages and the token KL that slime computes and adds to the rollout data."""
     width = inputs["response_mask"].shape[1]
     data: dict[str, Any] = {
         **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
@@ -173,7 +172,7 @@ def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _advantage_args("ppo", **{name: inputs[key] for name, key in _PPO_OPTIONS.items()})
     _advantage_step(boundary, args, data)
     if "kl" not in data:
-        raise AbsentError("not in this version: a KL in the rollout data")
+        raise AbsentError("this version does not add the KL to the rollout data")
     return {name: as_rows(data[name], width) for name in ("kl", "advantages")}
 
 
@@ -182,13 +181,11 @@ _PPO_OPTIONS = {"kl_coef": "kl_coef", "gamma": "gamma", "lambd": "lam"}
 
 
 def _outcomes(inputs: Mapping[str, Any]) -> list[float]:
-    """Return the reward of each sample: the sum of its token rewards."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     return [float(reward) for reward in rewards.sum(-1)]
 
 
 def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return slime's PPO advantages without a KL penalty."""
     (values,) = valid_samples(inputs, "values").values()
     data = {
         **valid_counts(inputs),
@@ -220,7 +217,7 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the command-line options that slime's policy loss reads."""
+    """Return the command-line options of slime's policy loss, including those of the KL and entropy terms."""
     per_token, rows = inputs["loss_agg_mode"] == "token-mean", len(inputs["response_mask"])
     return policy_args(
         inputs,
@@ -233,7 +230,7 @@ def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one microbatch with slime, and return the gradient of the policy loss, including the KL and entropy terms."""
+    """Return the gradient of slime's policy loss for one microbatch, including the KL and entropy terms."""
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
@@ -257,7 +254,7 @@ def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a training step through slime's own schedule, iterator, loss and metrics.
+    """Run a training step with slime's own microbatch schedule, data iterator, loss and metrics.
 
     The adapter adds up the losses of all microbatches and ranks, and divides the sum as Megatron does: by the number of
     microbatches and ranks or, if slime's loss is per token, by the number of tokens that slime returns.
@@ -319,7 +316,7 @@ _OTHER_OPTIONS = (
 
 
 def _schedule_length(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lengths, in samples, that slime passes to Megatron's scheduler."""
+    """Return the decay and warm-up lengths, in samples, that slime passes to Megatron's learning-rate scheduler."""
     steps = inputs["steps_per_epoch"] * inputs["epochs"]
     args = kit.stand_in(
         num_rollout=steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"]),
@@ -340,9 +337,7 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Aggregate losses by prompt with slime's function, and divide by the number of responses per prompt, as the
-    function's caller does.
-    """
+    """Average losses over prompts with slime's reducer, and divide by the number of responses, as its caller does."""
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = kit.stand_in(
