@@ -34,7 +34,7 @@ from sentinel.comparing.observations import (
     flatten,
     numbers_stay_for,
 )
-from sentinel.comparing.patch import PARTS, Unexamined
+from sentinel.comparing.patch import PARTS, Unexamined, changed_nodes
 from sentinel.comparing.processes import Processes, Runs
 from sentinel.comparing.reached import Place, names_in
 from sentinel.comparing.results import Difference
@@ -53,6 +53,7 @@ from sentinel.search.guards import (
     constants,
     merge,
     options,
+    options_in,
     other_kinds,
     parse_values,
     ways_from,
@@ -651,7 +652,7 @@ class Asking:
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], ways: Sequence[Setting]
     ) -> Iterator[Setting]:
-        """Yield settings, each of which changes one option that a changed function tests.
+        """Yield settings, each of which changes one option that a changed function tests, in changed statements first.
 
         If no changed function ran, use the options that its possible callers test: functions that ran and whose code
         contains the name of a changed function.
@@ -668,7 +669,9 @@ class Asking:
             running = [each for each in there if each.kind == "function" and each.name.rpartition(".")[2] in ran]
             units = [each for each in running if names & (each.names | each.attributes)]
         values_of: dict[str, list[Any]] = {}
-        for name, values in (each for unit in units for each in options(unit.text).items()):
+        found = [options_in(node, parameters_in(unit)) for unit, node in changed_nodes(changed)]
+        found += [options(unit.text) for unit in units]
+        for name, values in (each for options_here in found for each in options_here.items()):
             values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
         turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
         yield from turns

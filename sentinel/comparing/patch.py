@@ -509,6 +509,13 @@ def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[
     return {BEFORE: tuple(deleted), AFTER: tuple(added)}
 
 
+def changed_nodes(changed: Iterable[tuple[Place, Unit | None, Unit | None]]) -> Iterator[tuple[Unit, ast.AST]]:
+    """Yield the syntax trees of the changed statements and of the statements in their bodies, with their functions."""
+    for _, *both in changed:
+        for unit, numbers in zip(both, changed_statements(*both).values()):
+            yield from ((unit, statements(unit)[number].node) for number in numbers if unit is not None)
+
+
 def _changed_blocks(before: Sequence[Statement], after: Sequence[Statement]) -> Iterator[tuple[int, int, int, int]]:
     matcher = SequenceMatcher(None, [each.key for each in before], [each.key for each in after], autojunk=False)
     yield from (places for tag, *places in matcher.get_opcodes() if tag != "equal")  # type: ignore[misc]

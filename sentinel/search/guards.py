@@ -325,19 +325,23 @@ _MATCHING = ("search", "match", "fullmatch", "findall", "finditer", "sub")
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Return the options that branches in the source test, each with values that may select another branch.
+    """Return the options that branches in the source of functions test (:func:`options_in`)."""
+    with suppress(SyntaxError):  # text that cannot be dedented has no options
+        return options_in(syntax_of(textwrap.dedent(source)))
+    return {}
+
+
+def options_in(tree: ast.AST, parameters: Collection[str] = ()) -> dict[str, list[Any]]:
+    """Return the options that branches in a syntax tree test, each with values that may select another branch.
+
+    An option is an attribute, a key, or one of these parameters of the function.
 
     * A flag has the values True and False.
     * An option in a comparison has these values: the comparison's constants, each constant number plus 1, and 0.5 if
       one of the constants is None.
     * An argument of ``range`` has the values 2, 3 and 1.
-
-    :param source: Python source of functions.
     """
     values_of: dict[str, list[Any]] = defaultdict(list)
-    tree = ast.Module([], [])
-    with suppress(SyntaxError):  # text that cannot be dedented has no options
-        tree = syntax_of(textwrap.dedent(source))
     for node in ast.walk(tree):
         values: list[Any] = [True, False]
         sides = _tested_conditions(node)
@@ -348,7 +352,8 @@ def options(source: str) -> dict[str, list[Any]]:
             values += [0.5] if None in values else []
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
             sides, values = node.args, [2, 3, 1]
-        for name in filter(None, map(_option_name, sides)):
+        own = [side.id for side in sides if isinstance(side, ast.Name) and side.id in parameters]
+        for name in (*own, *filter(None, map(_option_name, sides))):
             values_of[name] += [value for value in values if value not in values_of[name]]
     return values_of
 

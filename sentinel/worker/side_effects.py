@@ -154,7 +154,7 @@ _SAME = object()
 def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) -> Any:
     """Return the value that an option takes instead of ``part``, or :data:`_SAME` if the setting does not fit.
 
-    A setting may be a plain value, or one of these:
+    A setting may be a plain value, which also replaces all items of a list of such values, or one of these:
 
     * ``{"some": True}`` replaces None by the value of the argument with the most similar name. If that value is a mask
       and the option is not, numbers of the mask's shape are used instead.
@@ -196,6 +196,8 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
         return next((each for each in type(part) if value in (each.value, each.name)), _SAME)
     if type(part) is float and type(value) is int:
         return float(value)
+    if type(part) in (list, tuple) and part and type(part[0]) is type(value):  # loss_type = ["sigmoid"]
+        return type(part)([value])
     return _SAME
 
 

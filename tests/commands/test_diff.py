@@ -297,6 +297,46 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert "loss is 1.5 times the previous value" in found["sentence"]
 
 
+@pytest.mark.slow
+def test_the_parameter_that_a_changed_condition_tests_is_set(run_sentinel, tree):
+    """As in TRL's DPO, the value is in a list that no scenario changes, and it is the last of many (trl #5079)."""
+    names = "".join(f"    if kind == 'kind {number}':\n        loss = loss * {number}\n" for number in range(2, 8))
+    code = f"""
+def _scaled(loss, kind):
+{names}    {{condition}}
+        loss = loss + 1
+    return loss
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", kinds=["plain"]):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    return _scaled(loss, kinds[0])
+"""
+    conditions = ("if True:", "if kind != 'sft':")
+    one, other = (tree(name, code.format(condition=each)) for name, each in zip(("one", "other"), conditions))
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", *FEW).json()["boundaries"]
+    assert (found["state"], found["judgement"]) == ("differs", "other"), found
+    assert found["differences"][0]["scenario"]["settings"] == {"kind": "sft"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("change", "state"), [("loss + 1", "differs"), ("loss * 3", "not examined")])
+def test_lines_that_a_changed_line_moved_past_must_run(run_sentinel, tree, change, state):
+    """In verl's critic, the order of the rows was restored after such a line instead of before it (verl #1440)."""
+    code = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+{}    return loss
+"""
+    line, branch = "    loss = loss * 2\n", f"    if loss == -123456:\n        loss = {change}\n"
+    one, other = (tree(name, code.format(each)) for name, each in (("one", line + branch), ("other", branch + line)))
+    [found] = run_sentinel("diff", "tiny", one, other, "--json", *FEW).json()["boundaries"]
+    assert found["state"] == state, found
+    if state == "not examined":
+        [idle] = found["unreached"]
+        assert (idle["lines"], idle["guard"]) == ([5, 5], "loss == -123456, and a changed line moved past it")
+
+
 def test_raising_at_one_revision_only_under_an_option_is_a_difference(run_sentinel, tree):
     code = """
 class Config:

@@ -99,6 +99,7 @@ def test_values_that_share_memory_are_named():
     [
         ({"rewards": {"nested": True}}, {"rewards": [[1.0, 1.0], [2.0, 2.0]]}),
         ({"answer": {"listed": True}}, {"answer": ["a b"]}),
+        ({"texts": "sft", "rewards": "sft"}, {"texts": ["sft"]}),  # a list of such values keeps being one
         ({TEXTS: "case"}, {"answer": "A B", "texts": ["X"]}),
         ({TEXTS: "empty"}, {"answer": "", "texts": [""]}),
         ({TEXTS: 4}, {"answer": "a b so "}),
