@@ -202,7 +202,9 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     elif levels in _METHODS:
         norm.grouping, norm.method = _METHODS[levels]
     else:
-        raise AbsentError("this version does not support different levels for the mean and the standard deviation")
+        raise AbsentError(
+            "this version cannot take the mean and the standard deviation at different levels (group and batch)"
+        )
     if "pipeline_config" not in boundary.parameters:
         return boundary.invoke({}, batch, norm)
     batch.batch["scores"] = rewards[:, None]

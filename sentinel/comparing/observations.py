@@ -191,7 +191,7 @@ def _vary_with(varying: Sequence[Law]) -> Law:
                 variants = law.vary(contract, inputs, choose) if law.vary is not None else {}
                 if len(variants) > 1:
                     return {BASELINE: inputs, "varied": list(variants.values())[-1]}
-        raise DoesNotApply("no law makes a variant of this scenario")
+        raise DoesNotApply("no law has a variant of this scenario to compare")
 
     return replace(NUMBERS_STAY, name=f"numbers_stay_as_{varying[0].name}_varies_them", vary=vary)
 

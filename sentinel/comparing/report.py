@@ -402,8 +402,7 @@ def list_beyond(comparison: Comparison) -> Iterator[str]:
 
 
 def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Yield the report's lines about one boundary; none for a boundary that was not compared
-    (:func:`list_unexamined`)."""
+    """Yield the report's lines about one boundary. :func:`list_unexamined` lists boundaries that were not compared."""
     if item.state == "differs":
         yield from write_difference(comparison, item, number)
     elif item.state in ("new", "gone"):

@@ -30,7 +30,7 @@ def mask_name(contract: Contract | None, inputs: Inputs) -> str:
 
 
 def valid_tokens(contract: Contract | None, inputs: Inputs) -> Flags | None:
-    """Return the tokens that count, as booleans of shape ``[batch, tokens]``; None if the scenario has no mask."""
+    """Return the tokens that carry a loss, as booleans [batch, tokens]; None if the scenario has no mask."""
     name = mask_name(contract, inputs)
     return inputs[name].array() != 0 if name else None
 

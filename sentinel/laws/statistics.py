@@ -67,7 +67,7 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         except DoesNotApply:  # by definition the value changes, for example if scores are scaled but never normalised
             continue
     if not applies:
-        raise DoesNotApply("by definition, the values change in this scenario, or no observed value can be compared")
+        raise DoesNotApply("no value can be compared: the definition lets each observed value change in this scenario")
 
 
 def _same_tokens(case: Case, first: str, other: str) -> bool:

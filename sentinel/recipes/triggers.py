@@ -156,7 +156,7 @@ _OF_LABELS = ("a group of one", "one group", "unequal groups", "groups apart")
 
 @dataclass(frozen=True)
 class Explained:
-    """Which violations in a scenario a known bug explains.
+    """The violations in a scenario that a known bug explains.
 
     :ivar whole: True if the bug explains every violation. Otherwise it explains only violations of the keys in
         ``keys``.

@@ -129,7 +129,7 @@ class ClosureVerdicts:
 
 
 class ReleaseVerdicts:
-    """The stored verdicts of recipes at the PyPI releases of one target. They are found by release, not by closure.
+    """The stored verdicts of one target's recipes, one for each PyPI release. They are found by release, not closure.
 
     :ivar of: maps each bug id to its stored verdicts.
     """
@@ -149,7 +149,7 @@ class ReleaseVerdicts:
         }
 
     def find(self, recipe: Recipe, ref: Ref) -> ClosureVerdict | None:
-        """Return the stored verdict of a recipe at a release, or None."""
+        """Return the stored verdict of a recipe at a release; None if there is none."""
         return next((entry for entry in self.of[recipe.bug_id] if entry.answers == _digest(ref)), None)
 
     def add(self, decision: Decision) -> ClosureVerdict:

@@ -260,7 +260,7 @@ def code_in(base: str, roots: tuple[PackageRoot, ...]) -> Code:
 
 
 def constants_at(base: str, roots: tuple[PackageRoot, ...], file: str, line: int) -> Constants:
-    """Return the constants of a function, which begins at this line of a file, and of the functions that it calls."""
+    """Return the literal constants of the function that begins at this line, and of the functions that it calls."""
     return code_in(base, roots).constants(file, line)
 
 

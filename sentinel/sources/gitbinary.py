@@ -240,7 +240,7 @@ def run(
 
 
 def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> bytes:
-    """Run git as :func:`run` does, and return its output.
+    """Run git as :func:`run` does, and return its output; raise an exception if git fails.
 
     :raises GitError: if the status is not 0.
     """

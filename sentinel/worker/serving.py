@@ -74,7 +74,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
 
 
 class Server:
-    """The state of a session: the functions that it has found, and its records of calls."""
+    """Holds the state of one session: the functions found so far, and the records of their calls."""
 
     def __init__(self, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
         self._roots = roots

@@ -980,7 +980,7 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
 
 
 def _statements(tree: ast.Module, home: ast.AST | None = None) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield (statement, whether it always runs in ``home``). ``home`` is a function, or None for the module."""
+    """Yield each statement of ``home`` (a function, or None for the module), and whether it always runs there."""
     left: list[tuple[ast.AST, ast.AST, bool]] = [(child, tree, True) for child in tree.body]
     while left:
         node, function, sure = left.pop()
