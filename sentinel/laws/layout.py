@@ -36,7 +36,7 @@ def valid_tokens(contract: Contract | None, inputs: Inputs) -> Flags | None:
 
 
 def mask_of(contract: Contract | None, inputs: Inputs) -> Flags:
-    """Return the tokens that count, as booleans of shape ``[batch, tokens]``.
+    """Return the tokens that carry a loss, as booleans [batch, tokens].
 
     :raises DoesNotApply: if the scenario has no mask.
     """
