@@ -1062,12 +1062,15 @@ def _compute_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     rewards, size, level = inputs["rewards"], kit.group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
-        former = "bool" in str(kit.config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
-        if former and level == "batch":
+        kind = str(kit.config_class_of(boundary).__annotations__.get("scale_rewards"))
+        if kind == "None" and level != "group":  # until March 2025
+            raise AbsentError("this version has no option scale_rewards: rewards are always scaled by group")
+        if "bool" in kind and level == "batch":  # until October 2025
             raise AbsentError(
                 "this version's option scale_rewards is a boolean: rewards are scaled by group, not by batch"
             )
-        options["scale_rewards"] = level is not None if former else level or "none"
+        if kind != "None":
+            options["scale_rewards"] = level is not None if "bool" in kind else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
     batch = [{"prompt": f"w{kit.PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]

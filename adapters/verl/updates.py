@@ -85,6 +85,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "policy_loss": {"loss_mode": "vanilla"},
             # In revisions that have this option, it makes the actor use the given old log-probs.
             "use_rollout_log_probs": True,
+            "tis_imp_ratio_cap": -1,  # no truncated importance sampling, in revisions of autumn 2025
             "global_batch_info": {},
             "grad_clip": 1e30,
         }
