@@ -456,7 +456,7 @@ def test_datasets_are_compared_with_their_texts():
     assert compare_tokens(_STEPS, trainer, "eval_dataset", {}) == ""
     for name, given, why in (
         ("stream", {}, "stream is a stream"),
-        ("train_dataset", {"tokens": ["input_ids"]}, "your dataset already has tokens"),
+        ("train_dataset", {"tokens": ["input_ids"]}, "your dataset already has tokens .column input_ids."),
         ("train_dataset", {"formatting_func": True}, "formatting_func makes the texts"),
     ):
         with pytest.raises(DoesNotApply, match=why):
