@@ -70,7 +70,7 @@ def test_new_fixes_are_the_first_drawn_and_each_miss_has_a_cause():
     gate = import_module("gate")
     rows = [row for row in gate.read(gate.DATA) if row["kind"] == "new fix"]
     drawn = list(gate.draw_new_fixes(len(rows)))
-    assert len(rows) == 60
+    assert len(rows) == 80
     assert [(row["target"], row["after"]) for row in rows] == [(row["target"], row["after"]) for row in drawn]
     assert all(row["outcome"] in ("worse", "other", "better") or row["cause"] for row in rows)
 
