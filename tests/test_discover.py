@@ -7,9 +7,10 @@ from demo_kit import REJECTED_ROW, copy_demo, write_recipe
 
 from sentinel.cli import main
 from sentinel.deciding.runner import Job, Runner
+from sentinel.errors import SentinelError
 from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search import discovery
+from sentinel.search import discovery, saving
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
 
@@ -94,6 +95,23 @@ def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, 
     assert "not compared with known recipes: interrupted" in out
     assert "1 finding, 0 of them new, 1 not compared with known recipes" in out
     assert list(tmp_path.glob("*.yaml")) == []  # a finding that may be known is not saved
+
+
+@pytest.mark.slow
+def test_a_finding_that_cannot_be_saved_does_not_keep_others_from_being_saved(said, broken_tree, monkeypatch):
+    drafts = iter([SentinelError("the draft is invalid")])
+
+    def draft(*arguments: Any) -> dict[str, Any]:
+        for error in drafts:
+            raise error
+        return saving.decisive_document(*arguments)
+
+    monkeypatch.setattr("sentinel.commands.discover.decisive_document", draft)
+    ref = ("--ref", f"path:{broken_tree}", "--examples", "60", "--seed", "3")
+    status, out, err = said("discover", "demo", *ref, "--save", "found")
+    assert (status, out.count("not saved: the draft is invalid")) == (2, 1)
+    assert out.count("saved as found/") == len(list(Path("found").glob("*.yaml"))) > 0
+    assert err.splitlines()[-1].endswith("the draft is invalid")
 
 
 @pytest.mark.parametrize(

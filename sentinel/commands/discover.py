@@ -147,11 +147,12 @@ def _discover(arguments: argparse.Namespace) -> int:
                 if arguments.save is not None and item.known_as == ():
                     try:
                         saved[place] = save(arguments.save, decisive_document(item, open_target, runner, catalog))
-                    except CannotDistinguish as error:
+                    except (CannotDistinguish, SentinelError) as error:
                         saved[place] = str(error)
+                        failed = error if isinstance(error, SentinelError) else failed
         except KeyboardInterrupt:
             search.stopped = True
-        except SentinelError as error:  # some findings could not be saved; all are still printed
+        except SentinelError as error:  # findings are still printed
             failed = error
     if arguments.json:
         echo_json(_json(findings, search, open_target, seed, saved))

@@ -549,8 +549,6 @@ def write_scenario(
         yield from values
     if more:
         yield more
-    if difference.double:
-        yield "the same in float64"
 
 
 def _state(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def parsing(file: Path) -> Iterator[None]:
     except SyntaxError as error:
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
+        raise SentinelError(f"{file}: it cannot be read: {error or type(error).__name__}") from None
 
 
 #: Base classes that have options.
