@@ -3,6 +3,9 @@ from pathlib import Path
 
 from demo_kit import git
 
+from sentinel.tools.upstream.commands import report_duplicates
+from sentinel.tools.upstream.heads import heads
+
 
 def test_findings_are_stored_and_printed_once(run_sentinel, mirrored, evidence):
     Path("reports").symlink_to(evidence)
@@ -33,7 +36,7 @@ def test_duplicates_lists_every_source(run_sentinel, mirrored, tiny):
     assert run_sentinel("report", "duplicates", "NO-SUCH").status == 2
 
 
-def test_a_pull_request_that_fixes_the_bug_is_found_by_running_it(run_sentinel, tiny, tmp_path):
+def test_a_pull_request_that_fixes_the_bug_is_found_by_running_it(run_sentinel, tiny, tmp_path, monkeypatch):
     clone = tmp_path / "clone"
     shutil.copytree(tiny.upstream, clone)
 
@@ -56,3 +59,12 @@ def test_a_pull_request_that_fixes_the_bug_is_found_by_running_it(run_sentinel, 
     text = run_sentinel("report", "duplicates", "TINY-MEAN", "--run").out
     assert "TINY-MEAN  #7" in text
     assert "1 recipe at 2 heads: 1 fixed, 0 whose base lacks the bug, 0 could not be decided" in text
+
+    def interrupted(*arguments):
+        yield next(heads(*arguments))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report_duplicates, "heads", interrupted)
+    answer = run_sentinel("report", "duplicates", "TINY-MEAN", "--run")
+    assert (answer.status, answer.err.splitlines()[-1]) == (130, "sentinel: interrupted; the other heads were not run")
+    assert "1 recipe at 1 head: " in answer.out

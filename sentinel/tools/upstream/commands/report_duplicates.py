@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from sentinel.commands.console import (
@@ -15,10 +16,11 @@ from sentinel.commands.console import (
     echo_table,
     json_option,
     nothing_examined,
+    print_error,
     progress,
 )
 from sentinel.commands.options import catalog_and_settings, recipe_named, settings_options
-from sentinel.recipes import find_recipes
+from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.fixes import fix_of
 from sentinel.records.ledger import Ledger
 from sentinel.reports.summary import causes
@@ -82,22 +84,36 @@ def _run(arguments: argparse.Namespace) -> int:
         matches if len(matches) == 1 else [item for item in matches if item.upstream.get("status") == "unreported"]
     )
     results: list[Head] = []
+    interrupted = False
     with progress() as notify:
-        for name in sorted({recipe.target for recipe in recipes}):
-            ledger = Ledger(catalog, settings, catalog.targets[name])
-            for head in heads(ledger, [recipe for recipe in recipes if recipe.target == name]):
-                results.append(head)
-                notify(f"{name}: #{head.pull}")
+        try:
+            for name in sorted({recipe.target for recipe in recipes}):
+                ledger = Ledger(catalog, settings, catalog.targets[name])
+                for head in heads(ledger, [recipe for recipe in recipes if recipe.target == name]):
+                    results.append(head)
+                    notify(f"{name}: #{head.pull}")
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted:
+        _print_heads(arguments, recipes, results)
+        print_error("interrupted; the other heads were not run")
+        return 130
     if not results:
         return nothing_examined(
             f"the mirror has no pull request that changes the function of {arguments.bug}; `sentinel mirror update "
             "TARGET` fetches new pull requests"
         )
-    fixing = [head for head in results if head.verdict == "fixes"]
     undecided = [head for head in results if head.undecided]
     if len(undecided) == len(results):
         reasons = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))
         return nothing_examined(f"no head could be decided ({reasons}); `sentinel mirror update TARGET` may help")
+    return _print_heads(arguments, recipes, results)
+
+
+def _print_heads(arguments: argparse.Namespace, recipes: Sequence[Recipe], results: Sequence[Head]) -> int:
+    """Print the results, and return the exit status: 1 if a head fixes a bug."""
+    fixing = [head for head in results if head.verdict == "fixes"]
+    undecided = [head for head in results if head.undecided]
     if arguments.json:
         echo_json([asdict(head) for head in results])
     else:
