@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -53,9 +53,27 @@ def _score_with_trainer(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     ids = torch.nn.functional.pad(ids, (2, 0))
     asked: dict[str, Any] = {"compute_entropy": True} if inputs["with_entropy"] else {}
     told = boundary.function(
-        trainer, lambda **_: kit.stand_in(logits=next(parts)), ids, torch.ones_like(ids), logits.shape[1], 2, **asked
+        trainer, _model_of(boundary, parts, inputs), ids, torch.ones_like(ids), logits.shape[1], 2, **asked
     )
     return {"log_probs": told[0], "entropy": told[1]}
+
+
+def _model_of(boundary: Any, parts: Iterator[Any], inputs: Mapping[str, Any]) -> Any:
+    """Make a model that returns the next part of the logits at each call."""
+
+    class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, **_: Any) -> Any:
+            return kit.stand_in(logits=next(parts))
+
+    model = Model()
+    if hasattr(boundary.module, "add_fused_lm_head"):  # as the trainer's constructor does
+        # With the identity matrix as the output layer, the hidden states are the logits.
+        head = kit.stand_in(weight=torch.eye(inputs["logits"].shape[-1]).to(inputs["logits"]), bias=None)
+        model.config = kit.stand_in(get_text_config=lambda: None)
+        model.base_model = lambda **_: kit.stand_in(last_hidden_state=next(parts))
+        model.get_output_embeddings = lambda: head
+        boundary.module.add_fused_lm_head(model, inputs["temperature"], outputs=("log_probs", "entropy"))
+    return model
 
 
 def _call_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
