@@ -361,7 +361,7 @@ def results(rows: Sequence[Row]) -> dict[str, tuple[int, str]]:
         counts = Counter("other" if row["outcome"] == "better" else row["outcome"] for row in chosen)
         equivalent = sum(row.get("verdict") == "equivalent" for row in chosen)
         text = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES)
-        found[title] = len(chosen), text + (f" ({equivalent} equivalent)" if equivalent else "")
+        found[title] = len(chosen), text + (f"; {equivalent} can change no result" if equivalent else "")
     return found
 
 

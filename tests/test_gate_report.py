@@ -62,7 +62,7 @@ def test_patch_coverage_counts_lines_once_and_names_unreached_ones():
     _, lines = written(row("v.f", *idle, (*here, unbound)), row("v.g", *idle, (*ran, unbound)))
     assert lines[-2] == (
         "4 signal lines changed (4 added, 0 deleted); 1 ran (added lines at the head, deleted lines at the base); "
-        "2 not reached (core.py:2-3 f, guarded by mode == 'x'); 1 not bound (compute_log_prob)"
+        "2 not reached (core.py:2-3 f, guarded by mode == 'x'); 1 not bound (core.py:7 compute_log_prob)"
     )
     assert lines[1:3] == ["not examined: v.f: its numbers agree, but changed lines were not examined", "  and v.g"]
 
@@ -77,8 +77,8 @@ def test_a_boundary_is_examined_if_another_one_ran_its_changed_lines():
     gate, lines = written(late, row("v.g", "same", "", (line("f", 1, False), line("f", 2, True))))
     assert not [text for text in lines if "not examined" in text]
     [one, other] = gate.document()["comparisons"][0]["boundaries"]
-    assert one["sentence"] == "its scenarios ran 1 of 2 changed lines; the others were examined in scenarios of v.g"
-    assert other["sentence"] == "its scenarios ran 1 of 2 changed lines; the others were examined in scenarios of v.f"
+    share = "its scenarios examined 1 of 2 changed lines; the others were examined in scenarios of v."
+    assert (one["sentence"], other["sentence"]) == (f"{share}g", f"{share}f")
 
 
 def test_a_caller_that_does_not_run_the_changed_lines_is_not_examined():
@@ -89,7 +89,7 @@ def test_a_caller_that_does_not_run_the_changed_lines_is_not_examined():
     after = row("v.late", "same", "", (line("f", 1, True),), here=[])
     gate, lines = written(idle, row("v.f", "same", "", (line("f", 1, True),)), after)
     found = {each["boundary"]: each for each in gate.document()["comparisons"][0]["boundaries"]}
-    where = "its scenarios did not run the changed lines; they were examined in scenarios of v.f"
+    where = "its scenarios did not examine the changed lines; they were examined in scenarios of v.f"
     assert (found["v.f"]["outcome"], found["v.f"]["sentence"]) == ("same", "")
     for name in ("v.caller", "v.late"):
         assert (found[name]["outcome"], found[name]["sentence"]) == ("not examined", where)

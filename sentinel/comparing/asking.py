@@ -243,13 +243,14 @@ class Asking:
                 scenarios[statement].append(inputs)
         influence = {side: Influence(sessions[side], subject, log) for side in SIDES}
         try:
-            self._check_places(influence, scenarios, located)
+            self._check_places(subject, influence, scenarios, located)
         finally:
             for each in influence.values():
                 each.close()
 
     def _check_places(
         self,
+        subject: Subject,
         influence: Mapping[str, Influence],
         scenarios: Mapping[tuple[str, Place, int], Sequence[Inputs]],
         located: Mapping[str, Mapping[Place, Unit]],
@@ -262,12 +263,12 @@ class Asking:
                 (side, number), own = site.number, site.own
                 key, there = (side, place, number), scenarios.get((own[0], place, own[1]), [])
                 unit = units[SIDES.index(own[0])]
-                if there and unit is not None and not patch.matters(*key) and matters.get(key, True):
+                if there and unit is not None and matters.get(key, True):
                     if self.budget.over():
                         return
                     matters[key] = influence[own[0]].of(site, place[0], unit.span[0], there)
             for key, each in matters.items():
-                patch.note_influence(*key, each)
+                patch.note_influence(subject.name, key, each)
 
     def _constants(self, subject: Subject) -> Constants:
         changed = self._selection.candidates[subject.name].changed

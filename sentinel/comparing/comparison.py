@@ -239,7 +239,7 @@ class Comparison:
                     patch.note_search(ran, distances)
                 if differences and len(changed) == 1 and len({side for side, _, _ in ran}) == len(ran):
                     for statement in ran:  # no other changed code ran, so the difference depends on this statement
-                        patch.note_influence(*statement, True)
+                        patch.note_influence(subject.name, statement, True)
             elif log.refused:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]

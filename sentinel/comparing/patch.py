@@ -59,17 +59,17 @@ Line = tuple[str, str, str, int, int, bool, str, bool]
 
 
 def describe_share(ran: int, count: int, elsewhere: Sequence[str]) -> str:
-    """Return a sentence about changed lines that only the scenarios of other boundaries ran; empty if there are none.
+    """Return a sentence about changed lines that only other boundaries examined; empty if there are none.
 
-    :param ran: the number of changed statements that the boundary's own scenarios ran.
+    :param ran: the number of changed statements that the boundary's own scenarios examined.
     :param count: the number of changed statements that the boundary reaches.
-    :param elsewhere: the other boundaries whose scenarios ran the rest.
+    :param elsewhere: the other boundaries whose scenarios examined the rest.
     """
     if ran == count:
         return ""
-    share, rest = f"its scenarios ran {ran} of {count} changed lines", "the others"
+    share, rest = f"its scenarios examined {ran} of {count} changed lines", "the others"
     if not ran:
-        share, rest = "its scenarios did not run the changed lines", "they"
+        share, rest = "its scenarios did not examine the changed lines", "they"
     return f"{share}; {rest} were examined in scenarios of {', '.join(elsewhere)}" if elsewhere else share
 
 
@@ -195,6 +195,8 @@ class Patch:
         self._searches: Counter[Place] = Counter()
         #: changed statement -> whether a compared result depends on it; only statements for which this was tested
         self._matters: dict[tuple[str, Place, int], bool] = {}
+        #: boundary -> the changed statements that ran, but on which none of its own results depends
+        self._idle_at: dict[str, set[tuple[str, Place, int]]] = defaultdict(set)
 
     @property
     def places(self) -> frozenset[Place]:
@@ -266,22 +268,23 @@ class Patch:
         self._ran_at[boundary].update(ran)
 
     def ran_at(self, boundary: str, places: Collection[Place]) -> tuple[set[Key], list[str]]:
-        """Return the changed statements of these definitions that a boundary's own scenarios ran. Also return the names
-        of the boundaries whose scenarios ran further changed statements of these definitions."""
+        """Return the changed statements of these definitions that a boundary's own scenarios ran and that had an effect
+        there. Also return the names of the boundaries that examined further ones."""
         every = {
             (side, place, number)
             for place in places
             for side, numbers in self._changed.get(place, {}).items()
             for number in numbers
         }
-        ran = self._ran_at.get(boundary, set()) & every
-        others = [name for name, there in self._ran_at.items() if name != boundary and there & (every - ran)]
+        ran_at = {name: there - self._idle_at[name] for name, there in self._ran_at.items()}
+        ran = ran_at.get(boundary, set()) & every
+        others = [name for name, there in ran_at.items() if name != boundary and there & (every - ran)]
         return {self._key(*each) for each in ran}, others
 
     def is_compared_at(self, boundary: str, places: Collection[Place]) -> bool:
         """Return True if all changed statements of these definitions that a boundary's scenarios ran count as examined,
         and a compared result depends on at least one of them."""
-        ran = [each for each in self._ran_at.get(boundary, ()) if each[1] in places]
+        ran = [each for each in self._ran_at.get(boundary, set()) - self._idle_at[boundary] if each[1] in places]
         idle = {(side, place, number) for side, place, _ in ran for number in self.list_not_run(side, place)}
         return any(self.matters(*each) for each in ran) and idle.isdisjoint(ran)
 
@@ -300,9 +303,11 @@ class Patch:
                 if unit is not None and unit.kind != "function":
                     self._searched.add((side, place, 0))
 
-    def note_influence(self, side: str, place: Place, number: int, matters: bool) -> None:
-        """Record whether a result of one boundary depends on a changed statement. One such boundary is enough."""
-        self._matters[side, place, number] = matters or self._matters.get((side, place, number), False)
+    def note_influence(self, boundary: str, statement: tuple[str, Place, int], matters: bool) -> None:
+        """Record whether a boundary's results depend on a changed statement. One such boundary is enough."""
+        self._matters[statement] = matters or self._matters.get(statement, False)
+        if not matters:
+            self._idle_at[boundary].add(statement)
 
     def matters(self, side: str, place: Place, number: int) -> bool:
         """Return True if a result of at least one boundary depends on a changed statement; False if none does or this
@@ -578,25 +583,34 @@ def _variable(node: ast.AST) -> str:
 def pair_statements(one: Unit, other: Unit) -> Iterator[tuple[int | None, int | None]]:
     """Yield pairs of indices: a deleted statement and the added statement that replaces it.
 
-    Within a changed block, statements of the same kind are paired in order. A statement without a counterpart is paired
-    with None. Statements that differ only in their nesting are left out.
+    Within a changed block, statements that compute the same variable are paired in order. A statement without a
+    counterpart is paired with None. Statements that differ only in their nesting are left out.
     """
     before, after = statements(one), statements(other)
     for start, end, begin, stop in _changed_blocks(before, after):
         deleted, added = list(range(start, end)), list(range(begin, stop))
-        for alike in (lambda a, b: a.key.split(" ", 1)[1] == b.key.split(" ", 1)[1], _same_kind):
+        for alike in (lambda a, b: a.key.split(" ", 1)[1] == b.key.split(" ", 1)[1], _computes_the_same):
             for number in list(deleted):
                 mate = next((each for each in added if alike(before[number], after[each])), None)
                 if mate is not None:
                     deleted.remove(number)
                     added.remove(mate)
-                    if alike is _same_kind:
+                    if alike is _computes_the_same:
                         yield number, mate
         yield from [(number, None) for number in deleted] + [(None, number) for number in added]
 
 
-def _same_kind(one: Statement, other: Statement) -> bool:
-    return type(one.node) is type(other.node)
+def _computes_the_same(one: Statement, other: Statement) -> bool:
+    """Return True if two statements of one kind assign the same variables or the same value or, if they assign nothing,
+    use a common variable."""
+    if type(one.node) is not type(other.node):
+        return False
+    assigned = _assigned([one]), _assigned([other])
+    if any(assigned):
+        values = [getattr(each.node, "value", None) for each in (one, other)]
+        return assigned[0] == assigned[1] or (None not in values and len({*map(_dumped, values)}) == 1)
+    used = _variables(one), _variables(other)
+    return used[0] == used[1] or bool(used[0] & used[1])
 
 
 @lru_cache(maxsize=4096)

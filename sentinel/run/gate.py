@@ -307,8 +307,10 @@ def cover(rows: Sequence[Row]) -> str:
     if silent:
         places = join_names([_range({**each, "guard": ""}) for each in silent])
         parts.append(f"{_count(silent)} ran, but no compared result depends on them ({places})")
-    names = list(dict.fromkeys(each["function"] or each["file"] for each in unbound))
-    parts += [f"{_count(unbound)} not bound ({join_names(names)})"] if unbound else []
+    first = {(each["file"], each["function"]): {**each, "guard": ""} for each in reversed(unbound)}
+    parts += (
+        [f"{_count(unbound)} not bound ({join_names([_range(first[key]) for key in sorted(first)])})"] if first else []
+    )
     return message("; ".join(parts))
 
 

@@ -142,7 +142,7 @@ def test_a_known_bug_whose_function_only_reaches_changed_code_is_not_listed(
     trees = [tree(name, CODE.format(returned=loss) + caller) for name, loss in (("a", MENDED), ("b", CONSTANT))]
     said = run_sentinel("diff", "tiny", *trees, *FEW).out
     assert "1. tiny.losses.agg_loss: worse" in said
-    where = "its scenarios did not run the changed lines; they were examined in scenarios of tiny.losses.agg_loss"
+    where = "its scenarios did not examine the changed lines; they were examined in scenarios of tiny.losses.agg_loss"
     assert f"not examined: tiny.losses.shares: {where}\n" in said
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sentinel.comparing.observations import AFTER, BEFORE
-from sentinel.comparing.patch import MOVED, PART, Patch, coverage, merge
+from sentinel.comparing.patch import MOVED, PART, Patch, coverage, merge, pair_statements
 from sentinel.comparing.units import parse
 
 PLACE = ("toy/losses.py", "loss")
@@ -124,3 +124,25 @@ def test_a_moved_statement_passes_lines_that_share_its_variables(before, after, 
     last = after.count("\n") + 1
     changes.note(AFTER, changes.units(AFTER), [(PLACE[0], line) for line in (2, last)])
     assert any(line[-2] == MOVED for line in changes.lines()) == moved
+
+
+def test_a_boundary_without_an_effect_of_a_line_did_not_examine_it():
+    """Another boundary's results depend on the line, but that says nothing about the results of this boundary."""
+    changes = patch("def loss(x, w):\n    return x * w\n", "def loss(x, w):\n    return x / w\n")
+    ran = {each for side in (BEFORE, AFTER) for each in changes.note(side, changes.units(side), [(PLACE[0], 2)])}
+    for boundary, matters in (("toy.f", False), ("toy.g", True)):
+        changes.note_boundary(boundary, ran)
+        for statement in ran:
+            changes.note_influence(boundary, statement, matters)
+    assert changes.ran_at("toy.f", [PLACE]) == (set(), ["toy.g"])
+    assert (len(changes.ran_at("toy.g", [PLACE])[0]), changes.ran_at("toy.g", [PLACE])[1]) == (2, [])
+    assert [changes.is_compared_at(boundary, [PLACE]) for boundary in ("toy.f", "toy.g")] == [False, True]
+    assert not changes.find_unexamined()
+
+
+def test_statements_that_assign_different_variables_are_not_paired():
+    """The values of such statements have nothing to do with each other, so they are not compared."""
+    body = "    size = x.shape[0]\n    if size > 1:\n        x = x / size\n    return x\n"
+    rewritten = "    total, count = _count(x)\n    if count != 1:\n        x = total / count\n    return x\n"
+    one, other = (parse(f"def loss(x):\n{text}".encode()).units["loss"] for text in (body, rewritten))
+    assert {*pair_statements(one, other)} == {(1, None), (2, None), (3, 3), (None, 1), (None, 2)}
