@@ -121,8 +121,9 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         owner = next((one for one in kind.__mro__ if name in vars(one)), None)
         function = inspect.unwrap(getattr(vars(owner)[name], "__func__", vars(owner)[name])) if owner else None
         if isinstance(function, FunctionType):
-            file = f"{str(owner.__module__).replace('.', '/')}.py" if owner else ""
-            yield name, f"{owner.__name__ if owner else ''}.{name} ({file}:{function.__code__.co_firstlineno})"
+            code, file = function.__code__, f"{str(owner.__module__).replace('.', '/')}.py" if owner else ""
+            file = file if code.co_filename.endswith(file) else code.co_filename  # the run has replaced the method
+            yield name, f"{owner.__name__ if owner else ''}.{name} ({file}:{code.co_firstlineno})"
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -144,6 +144,8 @@ class Training:
         self._rewarded: list[tuple[int, dict[str, Any]]] = []
         self._conditioned: list[list[int]] = []  # the prompt tokens from which this batch's completions are generated
         self._rewarding = contextvars.ContextVar("rewarding", default=0)
+        #: path of a collator's method -> the function that is wrapped; None if it is not a plain function
+        self._collating: dict[str, FunctionType | None] = {}
         self._loads = False  # whether the data loader that is being made is for training
         self._resuming: dict[str, Any] = {}  # the notes about the training that is being resumed
         self._synchronized = 0
@@ -196,8 +198,7 @@ class Training:
             if constructor is not None and f"{one.trainer}.__init__" not in self._attached:
                 names = tuple(inspect.signature(constructor).parameters)
                 places.append((module, f"{kind}.__init__", self._around(self._making(names), self._note_new_trainer)))
-            for path, compare in one.collators.items():
-                places.append((*_split_method_path(path), self._around(after=partial(self._collate, compare))))
+            self._wrap_collators(one)
             makes = one.methods.get("advantages", ())[:1]
             places += [(module, f"{kind}.{name}", self._around(self._produce, self._hold)) for name in makes]
         for module, name, wrapper in places:
@@ -234,7 +235,19 @@ class Training:
     def _note_skipped_batches(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._resuming["skipped"] = kwargs.get("num_batches", args[1] if len(args) > 1 else 0)
 
+    def _wrap_collators(self, steps: Steps) -> None:
+        """Wrap the collators' methods. A method that the run has replaced since the last call is wrapped again."""
+        for path, compare in steps.collators.items():
+            function = function_at(*_split_method_path(path))
+            if function is not self._collating.get(path):
+                self._collating[path] = function
+                if function is not None:
+                    collate = partial(self._collate, path, function, compare)
+                    self._watcher.replace_function(function, self._around(after=collate))
+
     def _loading(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for steps in self._steps:
+            self._wrap_collators(steps)
         self._loads = bool(kwargs.get("is_training"))
 
     def _load(self, args: tuple[Any, ...], loader: Any) -> None:
@@ -269,9 +282,18 @@ class Training:
             state = json.loads(Path(f"{note['checkpoint']}/trainer_state.json").read_text(encoding="utf-8"))
             note["saved_step"] = state["global_step"]
 
-    def _collate(self, compare: Callable[[Any, Any, Any], str], args: tuple[Any, ...], batch: Any) -> None:
+    def _collate(
+        self,
+        path: str,
+        function: FunctionType,
+        compare: Callable[[Any, Any, Any], str],
+        args: tuple[Any, ...],
+        batch: Any,
+    ) -> None:
         """Compare a collated batch with its rows. The result is sent with the next micro-batch, because the first
         batches are loaded before the trainer is known."""
+        if function is not self._collating[path]:
+            return  # the method that replaced it may call it, and change the batch
         compared = self._collated is not None and not self._collated[1]
         if self._look and not compared and len(args) > 1:
             kind = type(args[0])

@@ -483,6 +483,28 @@ def test_collators_of_one_name_in_two_modules_are_compared(monkeypatch):
     assert seen == ["one_rl", "two_rl"]
 
 
+def test_a_collator_that_the_run_patches_is_compared(monkeypatch):
+    """The patch calls the method that was wrapped when the module was imported."""
+    module = ModuleType("one_rl")
+    exec("class Collator:\n    def collate(self, rows):\n        return rows\n", module.__dict__)
+    monkeypatch.setitem(sys.modules, "one_rl", module)
+    seen: list[Any] = []
+    compared = {"one_rl.Collator.collate": lambda collator, rows, batch: seen.append(batch) or ""}
+    watcher = Watcher(Budget())
+    training = Training(watcher, steps=[Steps("one_rl.Trainer", collators=compared)])
+    training.attach()
+    collate = module.Collator.collate
+    monkeypatch.setattr(module.Collator, "collate", lambda self, rows: [*collate(self, rows), 2])
+    training._loading((), {})
+    assert module.Collator().collate([1]) == [1, 2]
+    monkeypatch.setattr(module.Collator, "collate", staticmethod(int))  # it cannot be wrapped
+    training._loading((), {})
+    collate(None, [1])
+    training.stop()
+    watcher.restore()
+    assert seen == [[1, 2]]
+
+
 def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
     (said,) = [how for _, how in _memory({**_DOCUMENTED, **_MADE}).look(*_documented(loss=4.0))]
     assert said == (
