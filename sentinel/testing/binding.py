@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
@@ -99,7 +99,8 @@ class Function:
     :ivar inputs: the inputs of the current call; set only if the user passed ``call``.
     :ivar interrupted: whether the last exception was a KeyboardInterrupt.
     :ivar used: whether the function was called, or one of its attributes was read.
-    :ivar received: parameter -> the value that every call passed, or ``...`` for tensors and for different values.
+    :ivar received: parameter -> the value that every call passed, or ``...`` for different values. A tensor of equal
+        numbers counts as this number; other tensors are ``...``.
     """
 
     f: Callable[..., Any]
@@ -121,6 +122,8 @@ class Function:
             self.record(positional, named)
         with contextlib.suppress(TypeError):  # if the arguments do not fit, the call below raises
             for name, value in self.__signature__.bind_partial(*positional, **named).arguments.items():
+                if hasattr(value, "numel") and value.numel() and (value == value.flatten()[0]).all():
+                    value = float(value.flatten()[0])
                 plain = value is None or isinstance(value, (bool, int, float, str))
                 self.received[name] = value if plain and self.received.get(name, value) == value else ...
         try:
@@ -182,6 +185,7 @@ class Bound:
     :ivar derived: parameter whose value is computed -> the input from which it is computed.
     :ivar given: parameter to which every call passes a value -> its default, which is never used.
     :ivar sizes: dimension of the input tensors -> its largest size in a call so far.
+    :ivar unread: the entries that the function has returned by name, but that are not outputs of the contract.
     """
 
     function: Function
@@ -196,6 +200,7 @@ class Bound:
     derived: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
+    unread: dict[str, None] = field(default_factory=dict)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -215,6 +220,12 @@ class Bound:
         values = {**self.left, **self.function.received}
         numbers = (bool, int, float)
         return {name: each for name, each in values.items() if each is None or (isinstance(each, numbers) and not each)}
+
+    @property
+    def same(self) -> dict[str, Any]:
+        """Return the computed parameters that had the same value in every call so far, such as ``next_done``."""
+        values = {name: self.function.received.get(name, ...) for name in self.derived}
+        return {name: each for name, each in values.items() if each is not ... and name not in self.off}
 
     def note_sizes(self, inputs: Mapping[str, Any]) -> None:
         """Record the largest size of each dimension in the tensors of a call."""
@@ -319,6 +330,7 @@ def bind(
             except TypeError as error:
                 function.note(error)
                 raise
+            bound.unread |= dict.fromkeys(_unread(returned, read))
             if stream:
                 mask = original[contract.mask]
                 read = Outputs({name: kit.split_rows(value, mask) for name, value in read.items()})
@@ -646,6 +658,14 @@ def read_outputs(
             f"contract's outputs are {', '.join(names)}; pass outputs={{{names[0]!r}: …}}"
         )
     return Outputs(found)
+
+
+def _unread(returned: Any, read: Outputs) -> Iterator[str]:
+    """Yield the entries of returned mappings that no output was read from."""
+    known = {*map(id, read.values())}
+    for part in returned if isinstance(returned, tuple) else [returned]:
+        if isinstance(part, Mapping):
+            yield from (str(key) for key, value in part.items() if id(value) not in known)
 
 
 def _fits(value: Any, observed: Observed | None) -> bool:

@@ -87,6 +87,8 @@ class Report:
     :ivar scenarios: the number of scenarios.
     :ivar sizes: dimension of the input tensors -> its largest size in a call.
     :ivar binding: lines that list which input each parameter receives, and which inputs are never read.
+    :ivar unread: entries that the function returned by name, but that no law compares.
+    :ivar same: computed parameter that had the same value in every call -> this value.
     """
 
     function: str
@@ -102,6 +104,8 @@ class Report:
     inputs_of: Mapping[str, Sequence[str]] = field(default_factory=dict)
     off: Mapping[str, Any] = field(default_factory=dict)
     masks: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unread: Sequence[str] = ()
+    same: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def tried(self) -> str:
@@ -109,12 +113,17 @@ class Report:
         parts = [f"{self.scenarios} scenarios{f' of at most {self._most}' if self.sizes else ''}"]
         parts += [_left(self.left)] if self.left else []
         parts += [self._given] if self.given else []
+        parts += [self._unread] if self.unread else []
         return f"{self.function} as {self.contract}: {'; '.join([*parts, self._not_tried])}"
 
     @property
     def _given(self) -> str:
         defaults = in_words(self.given)
-        return f"every call passed its own values, so these defaults of the function were not tried: {defaults}"
+        return f"no call left out an argument, so these defaults of the function were not tried: {defaults}"
+
+    @property
+    def _unread(self) -> str:
+        return f"returned, but not compared: {', '.join(self.unread)}"
 
     @property
     def _most(self) -> str:
@@ -127,6 +136,7 @@ class Report:
         half = f"{' or '.join(halves)} (pass dtypes=()), " if halves else ""
         more = f"more than {' or '.join(self._most.split(', '))}, " if self.sizes else ""
         more += f"code that {in_words(self.off)} turn{'s' * (len(self.off) == 1)} off, " if self.off else ""
+        more += f"values other than {in_words(self.same)}, " if self.same else ""
         masks = {name: [style for style in styles if style is not None] for name, styles in self.masks.items()}
         styles = [f"{name} other than {' or '.join(each)}, " for name, each in masks.items() if each]
         return f"not tried: {more}{half}{''.join(styles)}values outside the drawn ranges, other machine settings"
@@ -158,6 +168,7 @@ class Report:
             inputs = self.inputs_of[name]
             names, values = dict.fromkeys(inputs), in_words(dict.fromkeys(inputs, value))
             lines.append(f"  {_sentence(self._given)}. To try the default: names={names!r}, {values}")
+        lines += [f"  {_sentence(self._unread)}"] if self.unread else []
         lines.append(f"  {_sentence(self._not_tried)}.")
         broken = [self.laws[name] for name in self.broken]
         texts = [*dict.fromkeys(each.text for each in broken if not each.edge)]
@@ -245,6 +256,8 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, explain: Exp
         {parameter: [one for one, other in bound.names.items() if other == parameter] for parameter in bound.given},
         bound.off,
         {item.name: _styles(bound, item.name) for item in check.contract.inputs if _styles(bound, item.name)},
+        tuple(bound.unread),
+        bound.same,
     )
 
 

@@ -793,3 +793,13 @@ def test_a_parameter_that_call_never_passes_is_named():
     with pytest.warns(UserWarning, match=r"left at the default: eps=0\.2; other values"):
         report = check(loss, call=lambda f, x: f(x.log_probs, x.old_log_probs, x.advantages, x.response_mask))
     assert "Left at the default: eps=0.2" in str(report)
+
+
+def test_entries_that_no_law_compares_are_listed():
+    def loss_of(loss_mat, loss_mask):
+        loss = (loss_mat * loss_mask).sum() / loss_mask.sum().clamp(min=1)
+        return loss, {"kl": -3 * loss.detach(), "actor/entropy": 0.5}
+
+    report = check_function(loss_of, "loss_aggregation", mode="token-mean", examples=5)
+    assert "returned, but not compared: kl, actor/entropy" in report.tried
+    assert "  Returned, but not compared: kl, actor/entropy" in str(report).splitlines()
