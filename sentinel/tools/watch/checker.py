@@ -650,7 +650,7 @@ class Checker:
                 True,
             )
         if counts["held_back"]:
-            _say(f"not checked: {counted(counts['held_back'], 'more step')}, to stay within the time limit")
+            _say(f"not copied, to stay within the time limit: {counted(counts['held_back'], 'call')} or parts of steps")
         for why, names in _by_reason(counts["skipped"]):
             _say(f"not checked: {some(names, _NAMES)}: {why}")
         for name, noun in (("copied", "call"), ("read", "call"), ("checked", "call")):
