@@ -122,8 +122,9 @@ class Function:
             self.record(positional, named)
         with contextlib.suppress(TypeError):  # if the arguments do not fit, the call below raises
             for name, value in self.__signature__.bind_partial(*positional, **named).arguments.items():
-                if hasattr(value, "numel") and value.numel() and (value == value.flatten()[0]).all():
-                    value = float(value.flatten()[0])
+                if hasattr(value, "detach") and value.numel():
+                    numbers = value.detach().flatten()
+                    value = float(numbers[0]) if (numbers == numbers[0]).all() else value
                 plain = value is None or isinstance(value, (bool, int, float, str))
                 self.received[name] = value if plain and self.received.get(name, value) == value else ...
         try:

@@ -150,7 +150,9 @@ def parsing(file: Path) -> Iterator[None]:
     except SyntaxError as error:
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise SentinelError(f"{file}: it cannot be read: {error or type(error).__name__}") from None
+        raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
+    except SentinelError as error:
+        raise SentinelError(f"{file}: {error}") from None
 
 
 #: Base classes that have options.
@@ -555,12 +557,12 @@ class ParsedScript:
     def calls(self) -> list[Call]:
         """Return the calls of configuration classes, the call with the most arguments first.
 
-        :raises ValueError: if the script creates too many configurations of one class.
+        :raises SentinelError: if the script creates too many configurations of one class.
         """
         made = sorted(self._calls(), key=lambda item: -len(item[1].settings) - len(item[1].unread))
         followed = [(node, call) for node, call in made if call.name == made[0][1].name]
         if len(followed) > _MOST:
-            raise ValueError(f"the script creates {len(followed)} configurations; at most {_MOST} are read")
+            raise SentinelError(f"the script creates {len(followed)} configurations; at most {_MOST} are read")
         for node, call in followed:
             self._apply_later_assignments(node, call)
         return [call for _, call in made]
