@@ -152,7 +152,8 @@ def parsing(file: Path) -> Iterator[None]:
     except (ValueError, RecursionError, MemoryError) as error:
         raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
     except SentinelError as error:
-        raise SentinelError(f"{file}: {error}") from None
+        named = str(error).startswith(f"{file}:")  # by `parsing` within `parsing`
+        raise SentinelError(str(error) if named else f"{file}: {error}") from None
 
 
 #: Base classes that have options.
