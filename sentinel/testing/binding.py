@@ -122,6 +122,8 @@ class Function:
             self.record(positional, named)
         with contextlib.suppress(TypeError):  # if the arguments do not fit, the call below raises
             for name, value in self.__signature__.bind_partial(*positional, **named).arguments.items():
+                if self.received.get(name) is ...:
+                    continue  # it had different values already; comparing a tensor's numbers would cost time
                 if hasattr(value, "detach") and value.numel():
                     numbers = value.detach().flatten()
                     value = float(numbers[0]) if (numbers == numbers[0]).all() else value
