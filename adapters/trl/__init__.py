@@ -137,13 +137,12 @@ _LOSS_TYPES = {
 }
 
 
-def _make_log_prob_methods(boundary: Any, log_probs: Any) -> dict[str, Any]:
-    """Make stand-ins for a trainer's methods that compute log-probs. They return ``log_probs`` and entropies of 0."""
+def _make_log_prob_methods(boundary: Any, log_probs: Any, entropies: Any = None) -> dict[str, Any]:
+    """Make stand-ins for a trainer's methods that compute log-probs and entropies (default: 0)."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
-    both, one = (
-        partial(kit.return_first, said) for said in ((log_probs, log_probs.detach() * 0, None)[:arity], log_probs)
-    )
+    entropies = log_probs.detach() * 0 if entropies is None else entropies
+    both, one = (partial(kit.return_first, said) for said in ((log_probs, entropies, None)[:arity], log_probs))
     return {"_get_per_token_logps_and_entropies": both, "_get_per_token_logps": one}
 
 
@@ -215,6 +214,28 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss = boundary.function(trainer, kit.stand_in(training=True), batch)
     clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if algorithm == "ppo" else None
     return {"loss": loss, "clip_fraction": clipped[0] if clipped else None}
+
+
+def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the gradient of GRPO's loss of one micro-batch, including the KL and entropy terms."""
+    mode, mask = inputs["loss_agg_mode"], inputs["response_mask"]
+    given = {
+        **_clip_options(inputs),
+        "loss_type": _loss_type(boundary.function, _LOSS_TYPES["ppo", mode].replace("bnpo", "dapo")),
+        "delta": inputs["dual_clip"],
+        "beta": 0.0 if inputs["ref_log_probs"] is None else inputs["kl_coef"],
+        "entropy_coef": inputs["entropy_coef"],
+        "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1],
+    }
+    args = _options(boundary, given, {"delta": None, "entropy_coef": 0.0})
+    answers = _make_log_prob_methods(boundary, inputs["log_probs"], inputs["entropies"])
+    trainer = _clipping(boundary, args, {**inputs, "importance_weights": None})
+    vars(trainer).update(answers, _entropy_bonus_enabled=bool(inputs["entropy_coef"]))
+    batch = _completions(inputs, ref_per_token_logps=inputs["ref_log_probs"])
+    boundary.function(trainer, kit.stand_in(training=True), batch).backward()
+    said = {name: values[0] for name, values in trainer._metrics["train"].items()}
+    kl = said.get("kl") if mode == "token-mean" else None  # the reported KL is always a mean over tokens
+    return {**kit.gradients_of(inputs), "kl_loss": kl, "entropy": said.get("entropy")}
 
 
 def _loss_type(loss: Any, name: str) -> str:
@@ -364,6 +385,22 @@ LOSSES = (
         f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, ("ppo", "gspo", "sapo"), _OF_GRPO, weights=True,
         knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"),
         accepts={"loss_agg_mode": (*_MEANS["loss_agg_mode"], "seq-mean-token-sum"), "dual_clip": (None, 3.0)},
+    ),
+    Binding(
+        f"{GRPO}.GRPOTrainer._compute_loss", "policy_update", call=_policy_step,
+        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS),
+        fixed={
+            "kl_estimator": "k3", "dp_size": 1,
+            **dict.fromkeys(("mini_batch_size", "micro_batch_size", "max_tokens_per_microbatch")),
+        },
+        accepts={"response_mask": _COUNTED, **_MEANS, "dual_clip": (None, 3.0)},
+        dialects=(
+            *_of_responses(_OF_GRPO),
+            Dialect(
+                "entropy_agg_mode", "token-mean", "the entropy term is a mean over tokens for each loss_type",
+                f"{CODE}/trainer/grpo_trainer.py#L3159",
+            ),
+        ),
     ),
     _loss(
         f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, "ppo", _OF_GRPO, mode=_BY_RESPONSE, weights=True,

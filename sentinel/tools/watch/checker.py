@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 import warnings
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -78,6 +78,7 @@ _MEMORY = 4 << 30
 _LONGEST = 600.0
 #: The values of :attr:`Invariant.where` that mean that an invariant examines computed values, not only settings.
 _EXAMINES = ("loss", "compute_loss", "advantages", "samples")
+_EXAMINING = [one.name + where for one in INVARIANTS if one.where in _EXAMINES for where in ("", IN_EVALUATION)]
 #: Maximum number of printed causes why calls were not examined. The events file has all of them.
 _CAUSES = 2
 #: Maximum number of printed names for one reason.
@@ -169,12 +170,14 @@ class Checker:
         self._loaded: set[str | None] = set()
         self._varied: Counter[int] = Counter()
         self._counts: Counter[str] = Counter()
-        self._not: dict[str, Counter[str]] = {name: Counter() for name in ("watched", "read", "checked", "copied")}
+        self._not: dict[str, Counter[str]] = {name: Counter() for name in ("watched", "checked", "copied")}
+        self._unread: dict[int, Counter[str]] = defaultdict(Counter)  # by reading
         self._failed: dict[str, list[str]] = {}
         self._printed: set[str] = set()
         self._together: dict[str, Any] = {}
         self._invariants: Counter[str] = Counter()
-        self._called: Counter[str] = Counter()
+        self._steps, self._examined_steps = 0, set[int]()  # the run's steps, and those with a compared loss or sample
+        self._read: Counter[int] = Counter()  # by reading
         self._looks: Counter[tuple[str, str]] = Counter()
         self._kinds: Counter[tuple[str, str, str]] = Counter()
         self._where: dict[tuple[str, str, str], set[int]] = {}
@@ -273,6 +276,7 @@ class Checker:
         self._counts["calls"] += sum(totals.get("calls", {}).values())
         self._not["copied"].update(totals.get("failed", {}))
         self._counts["held_back"] += totals.get("held_back", 0)
+        self._steps = max(self._steps, totals.get("steps", 0))
         # A process that was stopped has not reported its time, so the time of the whole run is not known.
         self._seconds = None if self._seconds is None or "seconds" not in totals else self._seconds + totals["seconds"]
         if totals.get("lost"):
@@ -304,7 +308,7 @@ class Checker:
                 process.waits = False
                 if self._readings and not self._begun:
                     self._begun = True
-                    _say(f"{counted(len(self._readings), 'boundary')} watched: {self._rate}")
+                    _say(f"{self._count_functions()} watched: {self._rate}")
                 self._print_failures()
                 process.send("ready", self._producers(process.modules))
 
@@ -364,8 +368,11 @@ class Checker:
         return tuple(functions)
 
     def _check_event(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        before = self._examined()
         for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
             self._tell_of(process, one, how, step)
+        if self._examined() > before:
+            self._examined_steps.add(step)
         while process.memory.failed:
             self._not["checked"][process.memory.failed.pop()] += 1
 
@@ -445,7 +452,6 @@ class Checker:
         reading = self._readings.get(call.number)
         if reading is None:
             return
-        self._counts["copied"] += 1
         try:
             facts = process.memory.facts
             declared = {one.trainer: one for one in self._target.steps}.get(reading.boundary.path.rpartition(".")[0])
@@ -460,13 +466,12 @@ class Checker:
             observed = reading.observe(inputs, unpacked(call.result), gradients)
             observed = reading.unscaled(observed, reading.scale(inputs, parts))
         except Unreadable as error:
-            self._not["read"][f"{reading.subject.name}: {error}"] += 1
+            self._unread[call.number][f"{reading.subject.name}: {error}"] += 1
             return
         except Exception as error:
-            self._not["read"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
+            self._unread[call.number][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
             return
-        self._counts["read"] += 1
-        self._called[reading.boundary.path] += 1
+        self._read[call.number] += 1
         self._look_at_log_probs(process, reading, call)
         try:
             reported: set[tuple[str, str]] = set()
@@ -572,6 +577,32 @@ class Checker:
     def _checked(self) -> int:
         return self._counts["laws"] + sum(self._invariants.values())
 
+    def _count_functions(self) -> str:
+        return counted(len({reading.boundary.path for reading in self._readings.values()}), "function")
+
+    def _called(self) -> Counter[str]:
+        """Return how many calls of each function were read."""
+        called: Counter[str] = Counter()
+        for number, count in self._read.items():
+            called[self._readings[number].boundary.path] += count
+        return called
+
+    def _not_read(self) -> Counter[str]:
+        """Return the causes why calls were not read.
+
+        Calls of a function with several contracts are copied once for each. A contract that can never read them, such
+        as that of a loss without a KL term, does not count if another one can.
+        """
+        called, causes = self._called(), Counter[str]()
+        for number, unread in self._unread.items():
+            if self._read[number] or not called[self._readings[number].boundary.path]:
+                causes.update(unread)
+        return causes
+
+    def _examined(self) -> int:
+        """Return how often invariants have compared a loss, advantages or samples."""
+        return sum(self._invariants[name] for name in _EXAMINING)
+
     def _summary(self) -> dict[str, Any]:
         kinds = [
             {
@@ -592,10 +623,15 @@ class Checker:
             **({"lost": self._lost} if self._lost else {}),
             "mismatch": mismatch(self._together.get("the_first_ratio_is_one", {})),
             "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
-            "called": dict(self._called),
-            **{name: self._counts[name] for name in ("calls", "copied", "read", "held_back")},
+            "called": dict(self._called()),
+            "copied": self._read.total() + self._not_read().total(),
+            "read": self._read.total(),
+            **{name: self._counts[name] for name in ("calls", "held_back")},
+            "steps": self._steps,
+            "examined_steps": len(self._examined_steps),
             "laws": self._checked(),
             **{f"not_{name}": dict(why.most_common()) for name, why in self._not.items()},
+            "not_read": dict(self._not_read().most_common()),
             **({} if self._seconds is None else {"seconds": round(self._seconds, 3)}),
             **({"nothing_examined": nothing} if (nothing := self._why_nothing_examined()) else {}),
         }
@@ -605,23 +641,21 @@ class Checker:
 
         A step counts as examined if an invariant has compared its loss, advantages or samples.
         """
-        examining = [one.name for one in INVARIANTS if one.where in _EXAMINES]
-        compared = any(self._invariants[name + where] for name in examining for where in ("", IN_EVALUATION))
-        if self._kinds or compared or (self._counts["read"] and self._checked()):
+        if self._kinds or self._examined() or (self._read and self._checked()):
             return ""
-        reasons = (self._skipped.get(name, "") for name in examining)
+        reasons = (self._skipped.get(name, "") for name in _EXAMINING)
         own = next((why for why in reasons if why.endswith(" is your own")), "")
-        if own and self._watched and not self._counts["copied"]:
+        if own and self._watched and not self._read and not self._unread:
             return own
         why: Mapping[str, int]
         if not self._watched:
             why = {reason: len(names) for reason, names in self._failed.items()} or self._not["watched"]
             none = "the run imported no function that the adapter binds"
             what = "no function of the run could be watched" if why else none
-        elif not self._counts["copied"]:
+        elif not self._read and not self._unread:
             what, why = "no call of a watched function was copied", self._not["copied"]
-        elif not self._counts["read"]:
-            what, why = "no copied call could be read", self._not["read"]
+        elif not self._read:
+            what, why = "no copied call could be read", self._not_read()
         else:
             what, why = "no law could check the calls that were read", self._not["checked"]
         first = max(why, key=lambda reason: why[reason], default="")
@@ -631,7 +665,7 @@ class Checker:
         several = f" in {len(self._ranks)} processes" if len(self._ranks) > 1 else ""
         kinds = counts["violations"]
         laws = ", ".join(f"{law} (step {step})" for law, step in self._firsts.items())
-        looks, functions = sum(self._invariants.values()), counted(len(self._readings), "function")
+        looks = sum(self._invariants.values())
         looked = {name.removesuffix(IN_EVALUATION) for name in +self._invariants}
         checked = f"{counted(len(looked), 'invariant')} {looks} times"
         if "nothing_examined" in counts:
@@ -642,10 +676,12 @@ class Checker:
                 True,
             )
         else:
+            if counts["steps"]:
+                checked += f", in {counts['examined_steps']} of {counted(counts['steps'], 'step')}"
             _say(
                 f"{counted(len(kinds), 'kind')} of violation" + f": {laws}" * bool(laws) + "\n  "
                 f"checked{several}: {checked}; laws {self._counts['laws']} times, on {counts['read']} of "
-                f"{counted(counts['copied'], 'copied call')} of {functions}"
+                f"{counted(counts['copied'], 'copied call')} of {self._count_functions()}"
                 + (f"; this took {counts['seconds']:.2f} s of the run" if "seconds" in counts else ""),
                 True,
             )

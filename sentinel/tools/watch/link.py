@@ -172,9 +172,10 @@ class Watching:
             self._tell_modules()
             self._send_all()
             watcher = self.watcher
-            totals = {"lost": watcher.lost, "failed": watcher.failed, "held_back": watcher.budget.held_back}
+            totals = {name: getattr(watcher, name) for name in ("lost", "failed", "calls", "steps")}
             seconds = watcher.budget.spent + time.thread_time()
-            self._connection.send(("end", {**totals, "calls": watcher.calls, "seconds": seconds}))
+            more = {"held_back": watcher.budget.held_back, "seconds": seconds}
+            self._connection.send(("end", {**totals, **more}))
             reported = True
             self._receive(PATIENCE)
         except BaseException as error:

@@ -638,7 +638,7 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
-    moved = loss
+    moved = loss.detach()
     for part, gradient in parts.values():
         if isinstance(part, torch.Tensor) and part.numel() == gradient.numel():
             moved = _LossWithGradient.apply(moved, part, gradient.reshape(part.shape))  # type: ignore[no-untyped-call]

@@ -8,10 +8,12 @@ from types import ModuleType
 import pytest
 import torch
 
+from sentinel.binding import kit
 from sentinel.binding.families import policy_loss
 from sentinel.contracts.loss_aggregation import LOSS_AGGREGATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.contracts.responses import RESPONSE_MASKS
+from sentinel.contracts.updates import POLICY_UPDATE
 from sentinel.deciding.law_session import Subject
 from sentinel.search.scenarios import narrow
 from sentinel.targets import Binding
@@ -231,3 +233,33 @@ def test_an_option_that_the_adapter_leaves_off_is_not_read_as_off():
     assert reading.read(_parts(reading, **read))["loss_mat"].nested() == values.tolist()
     with pytest.raises(Unreadable):
         reading.read(_parts(reading, **{**read, "coefficient": 0.1, "reference": torch.rand(2, 3)}))
+
+
+def test_the_adapter_may_run_the_backward_pass():
+    """The gradients of the run's loss are copied, so a second backward pass of the example calls must not be needed."""
+
+    def loss(log_probs, old, advantages, mask, reference, beta):
+        ratio = (log_probs - old).exp()
+        losses = -torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+        if reference is not None:
+            behind = reference - log_probs
+            losses = losses + beta * (behind.exp() - behind - 1)
+        return (losses * mask).sum() / mask.sum().clamp(min=1)
+
+    def call(boundary, inputs):
+        names = "log_probs", "old_log_probs", "advantages", "response_mask", "ref_log_probs", "kl_coef"
+        boundary.function(*(inputs[name] for name in names)).backward()
+        return kit.gradients_of(inputs)
+
+    fixed = {"kl_estimator": "k3", "loss_agg_mode": "token-mean", "dp_size": 1, "eps_clip_low": 0.2}
+    left_out = ("entropies", "dual_clip", "mini_batch_size", "micro_batch_size", "max_tokens_per_microbatch")
+    fixed |= {**dict.fromkeys(left_out), "eps_clip_high": 0.2, "entropy_coef": 0.0}
+    binding = Binding("run.loss", "policy_update", call=call, fixed=fixed)
+    subject = Subject(binding, narrow(POLICY_UPDATE, binding), (), "", "run.loss")
+    reading = reading_of(0, subject, Boundary("run.loss", ModuleType("run"), loss, None, binding))
+    row, mask = torch.tensor([[-1.0, -0.5]]), torch.tensor([[1, 1]])
+    parts = {"log_probs": row, "old": row, "advantages": row, "mask": mask, "reference": row * 2, "beta": 0.3}
+    inputs = reading.read({path: at(parts, path, {}) for path in reading.plan.paths})
+    assert inputs["kl_coef"] == 0.3
+    gradient = torch.tensor([[0.25, -0.5]])
+    assert reading.observe(inputs, torch.tensor(1.0), {("log_probs",): gradient})["gradient"].nested() == [[0.25, -0.5]]

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing import Pipe
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jsonschema_rs
@@ -84,11 +84,11 @@ def test_a_violation_is_printed_and_written(broken):
     laws = {item["law"] for item in counts["violations"]}
     assert "the_oracle_agrees" in laws
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
-    assert "1 boundary watched: one call in 1 of each function is copied, using at most 1% of the run's time\n" in said
+    assert "1 function watched: one call in 1 of each function is copied, using at most 1% of the run's time\n" in said
     assert "\n  in group_advantage (demo_rl/advantages.py:" in said
     assert "\n  try: sentinel watch replay broken.jsonl, to reproduce and shrink this call" in said
     assert "kinds of violation: the_oracle_agrees (step 0), " in said
-    assert said.index("boundary watched: one") < said.index("does not hold")
+    assert said.index("function watched: one") < said.index("does not hold")
     assert "without texts and group names" in said
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
     schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
@@ -255,6 +255,31 @@ def test_a_process_that_the_command_stops_is_not_reported_as_lost(tmp_path, capf
     assert "without a report" not in capfd.readouterr().err
     meeting.mark_stopped("9", False)
     assert not meeting.is_stopped(place)
+
+
+def test_the_summary_says_in_how_many_steps_something_was_compared(tmp_path, capfd):
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    ours, theirs = Pipe()
+    one.attach(theirs)
+    ours.send(("event", training.Event("facts", 0, 0, _FACTS)))
+    for step in (0, 0, 7):
+        ours.send(("event", training.Event("generated", step, 0, {"temperature": (1.0, 0.5)})))
+    ours.send(("end", {"steps": 12}))
+    one.serve()
+    assert "checked: 1 invariant 3 times, in 2 of 12 steps; laws 0 times" in capfd.readouterr().err
+
+
+def test_a_call_that_another_contract_of_its_function_reads_counts_as_read(tmp_path):
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    places = {0: "demo_rl.loss", 1: "demo_rl.loss", 2: "demo_rl.advantages"}
+    one._readings = {number: SimpleNamespace(boundary=SimpleNamespace(path=path)) for number, path in places.items()}
+    one._read[0] = 3
+    one._unread[0]["a mask is missing"] = 1
+    one._unread[1]["beta is 0.2, but 0.0 in the adapter's call"] = 4
+    one._unread[2]["index is missing"] = 2
+    counts = one._summary()
+    assert counts["not_read"] == {"index is missing": 2, "a mask is missing": 1}
+    assert (counts["copied"], counts["read"], counts["called"]) == (6, 3, {"demo_rl.loss": 3})
 
 
 @pytest.mark.parametrize("last", [{"seconds": 0.25}, None])
