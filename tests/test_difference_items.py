@@ -104,6 +104,20 @@ def test_unjudged_differences_warn_and_fail_with_strict(pytester, clone):
     strict.assert_outcomes(failed=1)
 
 
+@pytest.mark.slow
+def test_a_removed_detach_is_not_the_same(pytester, clone):
+    """The numbers are equal, and no contract observes a gradient of rewards."""
+    advantages = clone / "demo_rl" / "advantages.py"
+    code = advantages.read_text()
+    advantages.write_text(code.replace("0.0).sum(dim=-1)\n", "0.0).sum(dim=-1).detach()\n"))
+    git(clone, "commit", "-qam", "Rewards have no gradient")
+    advantages.write_text(code)
+    ran = gate(pytester, f"--sentinel-repo={clone}", "--sentinel-against=git:topic", "-k", "group_advantage")
+    ran.stdout.fnmatch_lines(
+        ["warning: other: *group_advantage (*): the results now have a gradient with respect to token_level_rewards"]
+    )
+
+
 def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
     git(clone, "commit", "-q", "--allow-empty", "-m", "mine")
     copy_demo(clone)

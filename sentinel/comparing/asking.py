@@ -411,12 +411,14 @@ class Asking:
         chosen = [inputs for inputs, _ in log.scenarios[-_TAKEN:]]
         if not any(isinstance(each, Tensor) for inputs in chosen for each in inputs.values()):
             return []
-        logs = {subject.name: Log(steady=log.steady)}
-        pair = Pair(sessions[BEFORE].fresh(), sessions[AFTER].fresh(), logs, [], gradients=True)
-        with closing(pair), suppress(Undecidable):
-            for trial in pair.try_(subject, [(NUMBERS_STAY, {"": inputs}) for inputs in chosen]):
-                if trial.violations:
-                    return [measure_again(pair, subject, (trial, trial.violations, ()))]
+        for inputs_of_gradient in ("declared", "all"):
+            logs = {subject.name: Log(steady=log.steady)}
+            pair = Pair(sessions[BEFORE].fresh(), sessions[AFTER].fresh(), logs, [], gradients=inputs_of_gradient)
+            with closing(pair), suppress(Undecidable):
+                for trial in pair.try_(subject, [(NUMBERS_STAY, {"": inputs}) for inputs in chosen]):
+                    # With "all", an exception is no difference: the code may change in place what it is given.
+                    if trial.violations and (inputs_of_gradient == "declared" or trial.violations[0].symptom == BESIDE):
+                        return [measure_again(pair, subject, (trial, trial.violations, ()))]
         return []
 
     def can_branch(self, subject: Subject, changed: Sequence[Change], ran: Collection[str]) -> bool:

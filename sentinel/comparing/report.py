@@ -27,6 +27,7 @@ from sentinel.search.scenarios import MOST_ROWS, MOST_TOKENS
 from sentinel.sources.home import read_json
 from sentinel.targets.checkout import Checkout
 from sentinel.values.literals import Tensor, typed
+from sentinel.worker.answers import GRADIENT
 
 
 def summarise(compared: BoundaryDiff) -> str:
@@ -151,6 +152,9 @@ def describe_difference(difference: Difference, function: str = "it") -> str:
         return _describe_failure(before, "it raised", "the adapter failed")
     for key in difference.details:
         one, other = numbers(before.get(key)), numbers(after.get(key))
+        if (one is None or other is None) and GRADIENT in key:
+            now = "now have a gradient" if one is None else "no longer have a gradient"
+            return f"the results {now} with respect to {message(key.rpartition(GRADIENT)[2])}"
         if one is None or other is None:
             was, is_ = distinct(before.get(key), after.get(key))
             return f"{_name_part(key)} is {is_}; it was {was}"
@@ -175,9 +179,9 @@ def _describe_move(one: Any, other: Any) -> str:
     if not left.size:
         return "is different"
     if (right == 0).all():
-        return "is now 0" if moved.size == 1 else "is now 0 in the elements that changed"
+        return f"is 0; it was {left[0]:.6g}" if moved.size == 1 else "is now 0 in the elements that changed"
     if (left == 0).all():
-        return "was 0" if moved.size == 1 else "was 0 in the elements that changed"
+        return f"is {right[0]:.6g}; it was 0" if moved.size == 1 else "is no longer 0 in the elements that changed"
     if np.allclose(left, -right, rtol=1e-4, atol=0):
         return "has the opposite sign"
     ratio = right / np.where(left == 0, np.nan, left)

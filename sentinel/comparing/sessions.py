@@ -129,7 +129,8 @@ class Pair(LawSession):
     :param beside: dotted paths of the changed functions whose results are compared, in addition to everything that the
         boundary returns or mutates; None to compare only the keys that the contract observes.
     :param lines: side -> the lines whose execution is recorded.
-    :param gradients: compare the gradients of all returned values instead of the values.
+    :param gradients: if not empty, compare the gradients of all returned values instead of the values: with respect to
+        the ``declared`` inputs, or to ``all`` floating-point arguments.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Pair(LawSession):
         logs: dict[str, Log] | None = None,
         beside: Sequence[str] | None = None,
         lines: Mapping[str, Lines] | None = None,
-        gradients: bool = False,
+        gradients: str = "",
     ) -> None:
         self._sides = {BEFORE: one, AFTER: other}
         self.logs = {} if logs is None else logs

@@ -49,6 +49,8 @@ WAYS = 2
 #: The message of the exception that is raised when code reads the replacement of a value that cannot be varied.
 READ = "a value that Sentinel replaced was read"
 
+#: Prefix of the keys of gradients in :attr:`Reply.beside`.
+GRADIENT = "gradient of the results with respect to "
 #: Maximum number of values in :attr:`Reply.beside`.
 PARTS = 1000
 

@@ -34,6 +34,7 @@ from sentinel.worker.side_effects import (
     hidden_state,
     parts,
     replaced_arguments,
+    require_gradients,
     shared_parts,
     turned,
 )
@@ -114,7 +115,7 @@ class Server:
                     request["adapter"],
                     beside,
                     self._values,
-                    bool(describe.get("gradients")),
+                    describe.get("gradients", ""),
                 )
             )
         answers = {}
@@ -380,9 +381,9 @@ class _OutsideContract(_LineTracer):
 
     :param functions: dotted paths of other functions whose return values and mutated arguments are recorded too.
     :param values: records the values of the expressions that the patch changes.
-    :param gradients: whether to record the gradients of returned values instead of the values. This runs a backward
-        pass during the call. Ignore the call's other results, because the pass may change tensors that the boundary
-        still needs.
+    :param gradients: if not empty, record the gradients of returned values instead of the values: with respect to the
+        ``declared`` inputs, or to ``all`` floating-point arguments. This runs a backward pass during the call. Ignore
+        the call's other results, because the pass may change tensors that the boundary still needs.
     """
 
     def __init__(
@@ -393,7 +394,7 @@ class _OutsideContract(_LineTracer):
         adapter: str,
         functions: Sequence[str],
         values: Recorder,
-        gradients: bool = False,
+        gradients: str = "",
     ) -> None:
         super().__init__(roots, boundary, lines)
         self._values, self._gradients = values, gradients
@@ -447,7 +448,7 @@ class _OutsideContract(_LineTracer):
                 after = self._parts({"returned": argument, **given, **hidden_state(values)})
                 after |= dict(shared_parts("returned", argument))
                 if self._gradients:
-                    after = self._parts(gradients(argument))
+                    after = self._parts(gradients(argument, values))
                 self._parts_of_call.update(
                     (who + key, each) for key, each in after.items() if before.get(key) != each or key.endswith(CUT)
                 )
@@ -468,6 +469,8 @@ class _OutsideContract(_LineTracer):
         if name == "stand-in":
             name = code.co_name
             arguments.pop("self", None)
+        if self._gradients == "all" and not name:
+            require_gradients(arguments)
         given = {f"given.{each}": value for each, value in arguments.items()}
         before = self._parts(given)
         digest = hashlib.blake2b(repr((name, sorted(before.items()))).encode(), digest_size=4).hexdigest()

@@ -20,7 +20,7 @@ import torch
 
 from sentinel.worker import tensors
 from sentinel.worker.altering import alter
-from sentinel.worker.answers import ANOTHER, NUMBERS, TEXTS
+from sentinel.worker.answers import ANOTHER, GRADIENT, NUMBERS, TEXTS
 from sentinel.worker.stubs import StubModule
 
 #: The depth to which the parts of a nested value are compared.
@@ -294,10 +294,12 @@ def shared_parts(path: str, value: Any) -> Iterator[tuple[str, str]]:
             yield f"{place} shares memory with {first}", ""
 
 
-def gradients(value: Any) -> dict[str, Any]:
+def gradients(value: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the gradients of all leaves on which the differentiable tensors in a value depend.
 
     The upstream gradients differ from tensor to tensor, so that swapped tensors give different gradients.
+
+    :param arguments: the arguments of the call. A leaf among them is identified by its path, any other by its number.
     """
     outputs = [each for _, each in _tensors(value, "") if each.grad_fn is not None and each.is_floating_point()]
     leaves: dict[int, torch.Tensor] = {}
@@ -317,7 +319,16 @@ def gradients(value: Any) -> dict[str, Any]:
         for place, each in enumerate(outputs)
     ]
     found = torch.autograd.grad(outputs, [*leaves.values()], upstream, retain_graph=True, allow_unused=True)
-    return {f"gradient {place} of all outputs": each for place, each in enumerate(found)}
+    paths = {id(each): path for name, one in arguments.items() for path, each in _tensors(one, name)}
+    names = [paths.get(number, str(place)) for place, number in enumerate(leaves)]
+    return {f"{GRADIENT}{name}": each for name, each in zip(names, found)}
+
+
+def require_gradients(arguments: Mapping[str, Any]) -> None:
+    """Make all floating-point tensors in the arguments of a call require gradients."""
+    for _, each in (pair for name, one in arguments.items() for pair in _tensors(one, name)):
+        if each.is_leaf and each.is_floating_point() and not each.is_inference():
+            each.requires_grad_()
 
 
 def _tensors(value: Any, path: str, depth: int = _DEPTH) -> Iterator[tuple[str, torch.Tensor]]:

@@ -10,7 +10,15 @@ from sentinel.binding.drift import StandInNamespace
 from sentinel.search.guards import options
 from sentinel.worker import stubs
 from sentinel.worker.answers import NUMBERS, TEXTS
-from sentinel.worker.side_effects import gradients, hidden_state, parts, replaced_arguments, shared_parts, turned
+from sentinel.worker.side_effects import (
+    gradients,
+    hidden_state,
+    parts,
+    replaced_arguments,
+    require_gradients,
+    shared_parts,
+    turned,
+)
 from sentinel.worker.stubs import StubModule
 
 
@@ -75,9 +83,19 @@ def test_an_option_takes_numbers_around_1_instead_of_a_mask():
 
 def test_gradients_of_all_outputs_have_different_upstream_gradients():
     weight = torch.tensor([1.0, 2.0], requires_grad=True)
-    found = gradients({"loss": weight * 2, "more": [weight.sum(), "text"]})
+    found = gradients({"loss": weight * 2, "more": [weight.sum(), "text"]}, {})
     assert [each.tolist() for each in found.values()] == [[2 * 1 / 4 + 1, 2 * 2 / 4 + 1]]
-    assert gradients([weight, 3]) == {}
+    assert gradients([weight, 3], {}) == {}
+
+
+def test_a_gradient_is_named_after_its_argument_whatever_the_order_of_the_operands():
+    arguments = {"batch": {"values": torch.ones(2), "mask": torch.ones(2, dtype=torch.int64)}, "rewards": torch.ones(2)}
+    require_gradients(arguments)
+    values, rewards = arguments["batch"]["values"], arguments["rewards"]
+    one, other = gradients(rewards - values, arguments), gradients(-values + rewards, arguments)
+    assert {key.rpartition(" ")[2] for key in one} == {"batch.values", "rewards"}
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    assert not arguments["batch"]["mask"].requires_grad
 
 
 def test_private_attributes_of_self_are_state_except_for_those_of_torch():
