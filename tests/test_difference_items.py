@@ -105,6 +105,20 @@ def test_unjudged_differences_warn_and_fail_with_strict(pytester, clone):
 
 
 @pytest.mark.slow
+def test_a_changed_constant_counts_as_run_if_its_function_differs(pytester, clone):
+    """No other changed code is reached, so the difference proves that the constant is used."""
+    losses = clone / "demo_rl" / "losses.py"
+    code = losses.read_text()
+    body = code.index(":\n", code.index("def agg_loss(")) + 2
+    scaled = code[:body] + "    loss_mat = loss_mat * SCALE\n" + code[body:] + "\n\nSCALE = 1.0\n"
+    losses.write_text(scaled)
+    git(clone, "commit", "-qam", "A factor")
+    losses.write_text(scaled.replace("SCALE = 1.0", "SCALE = 2.0"))
+    ran = gate(pytester, f"--sentinel-repo={clone}", "--sentinel-against=git:topic", "-k", "agg_loss")
+    ran.stdout.fnmatch_lines(["2 signal lines changed (1 added, 1 deleted); 2 ran *"])
+
+
+@pytest.mark.slow
 def test_a_removed_detach_is_not_the_same(pytester, clone):
     """The numbers are equal, and no contract observes a gradient of rewards."""
     advantages = clone / "demo_rl" / "advantages.py"

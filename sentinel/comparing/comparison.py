@@ -237,9 +237,11 @@ class Comparison:
                 ran = self._note_lines(subject.name, log, located, changed)
                 if not few:
                     patch.note_search(ran, distances)
-                if differences and len(changed) == 1 and len({side for side, _, _ in ran}) == len(ran):
-                    for statement in ran:  # no other changed code ran, so the difference depends on this statement
-                        patch.note_influence(subject.name, statement, True)
+                if differences and len(changed) == 1:
+                    ran |= patch.note_imported([changed[0][0]])
+                    if len({side for side, _, _ in ran}) == len(ran):
+                        for statement in ran:  # no other changed code ran, so the difference depends on this statement
+                            patch.note_influence(subject.name, statement, True)
             elif log.refused:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]

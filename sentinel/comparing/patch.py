@@ -388,19 +388,23 @@ class Patch:
             return HIDDEN if hides else ""
         if self._passed_idle(side, place, number):
             return MOVED
+        matters = self.matters(side, place, number)
         if unit.kind in _DEFAULTS:
-            return VALUE
+            return "" if matters else VALUE
         other = other or self._counterparts.get(place)
         if not number and other is not None and _reorders_parameters(unit, other):
             return ORDER  # adapters pass arguments by name, so their calls do not show the new order
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
         ran = self._instructions.get((side, place), ())
-        for part, spans in statements(unit)[number].parts.items():
-            if part not in same:
-                if not spans:
-                    return MACHINE if part.startswith(_READS_MACHINE) else DEFAULT
-                if not all(any(_within(each, span) for each in ran) for span in spans):
-                    return PART
+        new = {part: spans for part, spans in statements(unit)[number].parts.items() if part not in same}
+        for part, spans in new.items():
+            if not spans:
+                if part.startswith(_READS_MACHINE):
+                    return MACHINE
+                if not matters or len(new) > 1:
+                    return DEFAULT
+            elif not all(any(_within(each, span) for each in ran) for span in spans):
+                return PART
         return ""
 
     def _passed_idle(self, side: str, place: Place, number: int) -> list[int]:
