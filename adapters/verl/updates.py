@@ -498,24 +498,13 @@ def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
     return (table.grad[1].roll(1) != 0).long()  # type: ignore[index]
 
 
-def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the log-probs and entropies that verl's engine computes from the scenario's logits.
+def _engine_batches(boundary: Any, ids: Any, **plain: Any) -> Iterator[tuple[bool, slice, Any]]:
+    """Yield two microbatches for verl's engine: (packed, rows, data).
 
-    Each sequence has one prompt token. The first half of the rows is packed without padding; the other rows are padded.
+    The first half of the rows is packed without padding; the other rows are padded. Each row of ``ids`` is a sequence.
     """
-    engine = kit.make_unbuilt(
-        boundary.owner,
-        use_ulysses_sp=False,
-        pad_to_length=False,
-        engine_config=kit.stand_in(entropy_checkpointing=False, entropy_from_logits_with_chunking=False),
-        compute_entropy_from_logits=boundary.module.verl_F.entropy_from_logits,
-    )
-    ids = torch.nn.functional.pad(inputs["token_ids"], (1, 0))
-    logits = torch.nn.functional.pad(inputs["logits"], (0, 0, 0, 1))  # nothing follows the last token
     rows, tokens = ids.shape
-    takes = inspect.signature(engine.prepare_model_outputs).parameters  # for versions with distillation
-    processor = {"logits_processor_func": None} if "logits_processor_func" in takes else {}
-    half, parts = (rows + 1) // 2, []
+    half = (rows + 1) // 2
     for packed, part in ((True, slice(0, half)), (False, slice(half, rows))):
         count = len(ids[part])
         if count:
@@ -524,17 +513,41 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
                 "position_ids": _make_jagged([torch.arange(tokens)] * count),
                 "loss_mask": _make_jagged([torch.ones(tokens)] * count),
             }
-            plain = {
-                "temperature": inputs["temperature"],
-                "use_remove_padding": packed,
-                "calculate_entropy": inputs["with_entropy"],
-            }
-            micro_batch = _tensordict(boundary, batch, **plain)
-            _, output_args = boundary.invoke({}, engine, micro_batch)
-            shape = (1, -1, logits.shape[-1]) if packed else logits[part].shape
-            # A copy, because some versions divide the logits in place.
-            output = kit.Named(logits=logits[part].reshape(shape).clone())
-            parts.append(engine.prepare_model_outputs(output, output_args, micro_batch, **processor))
+            yield packed, part, _tensordict(boundary, batch, use_remove_padding=packed, **plain)
+
+
+def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log-probs and entropies that verl's engine computes from the scenario's logits.
+
+    Each sequence has one prompt token. The token ids select the path: entropies are checkpointed, computed in chunks,
+    or neither; and the model returns logits or, as with fused kernels, log-probs and entropies.
+    """
+    number, functional = int(inputs["token_ids"].sum()), boundary.module.verl_F
+    fused = number % 2 == 1 and "use_fused_kernels" in kit.source_of(boundary.function)
+    checkpointed, chunked = number // 2 % 3 == 1, number // 2 % 3 == 2
+    chosen = {"entropy_checkpointing": checkpointed, "entropy_from_logits_with_chunking": chunked}
+    config = kit.stand_in(entropy_from_logits_chunk_size=2, **chosen)
+    entropies = functional.entropy_from_logits_with_chunking if chunked else functional.entropy_from_logits
+    one = {"use_ulysses_sp": False, "pad_to_length": False, "engine_config": config}
+    engine = kit.make_unbuilt(boundary.owner, **one, compute_entropy_from_logits=entropies)
+    ids = torch.nn.functional.pad(inputs["token_ids"], (1, 0))
+    logits = torch.nn.functional.pad(inputs["logits"], (0, 0, 0, 1))  # nothing follows the last token
+    takes = inspect.signature(engine.prepare_model_outputs).parameters  # for versions with distillation
+    processor = {"logits_processor_func": None} if "logits_processor_func" in takes else {}
+    plain = {"temperature": inputs["temperature"], "calculate_entropy": inputs["with_entropy"]}
+    parts = []
+    for packed, part, micro_batch in _engine_batches(boundary, ids, use_fused_kernels=fused, **plain):
+        model_inputs, output_args = boundary.invoke({}, engine, micro_batch)
+        shape = (1, -1, logits.shape[-1]) if packed else logits[part].shape
+        # A copy, because some versions divide the logits in place.
+        output = kit.Named(logits=logits[part].reshape(shape).clone())
+        if fused:
+            labels = model_inputs.get("shift_labels")
+            labels = model_inputs["input_ids"].roll(-1, -1) if labels is None else labels
+            distribution = torch.log_softmax(output.logits / model_inputs["temperature"], -1)
+            output.log_probs = distribution.gather(-1, labels[..., None])[..., 0]
+            output.entropy = -(distribution.exp() * distribution).sum(-1)
+        parts.append(engine.prepare_model_outputs(output, output_args, micro_batch, **processor))
 
     def of_responses(name: str) -> Any:
         return torch.stack([row[:-1] for part in parts for row in part[name].unbind()])
@@ -543,6 +556,24 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
         "log_probs": of_responses("log_probs"),
         "entropy": of_responses("entropy") if inputs["with_entropy"] else None,
     }
+
+
+def _engine_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of response tokens that verl's engine reads from a critic. Each sequence has one prompt token.
+
+    Critics with an even number of rows have a value head, as TRL's; other critics classify tokens.
+    """
+    table = torch.cat((inputs["outputs"], inputs["output_after"][:, None]), -1)
+    has_head = len(table) % 2 == 0
+    one = {"use_ulysses_sp": False, "pad_to_length": False, "module": kit.Named(**{"v_head": None} if has_head else {})}
+    engine, rows = kit.make_unbuilt(boundary.owner, **one), []
+    for packed, part, micro_batch in _engine_batches(boundary, torch.zeros_like(table).long(), temperature=1.0):
+        _, output_args = engine.prepare_model_inputs(micro_batch)
+        values = table[part].reshape(1, -1) if packed else table[part]
+        output = (None, None, values) if has_head else kit.Named(logits=values[..., None])
+        made = boundary.invoke({}, engine, output, output_args, micro_batch, logits_processor_func=None)
+        rows += [row[:-1] for row in made["values"].unbind()]
+    return {"values": torch.stack(rows)}
 
 
 _ENGINES = (
@@ -560,6 +591,21 @@ _ENGINES = (
         call=_engine_log_probs,
         imports=(_TENSORDICT,),
         stand_ins=(ENGINE, MODEL),
+    ),
+    Binding(
+        f"{_ENGINE}.FSDPEngineWithValueHead.prepare_model_outputs",
+        "critic_values",
+        call=_engine_values,
+        imports=(_TENSORDICT,),
+        stand_ins=(ENGINE, MODEL),
+        dialects=(
+            Dialect(
+                "outside_the_mask",
+                "any",
+                "the values of all tokens are returned",
+                f"{MAIN}/workers/engine/fsdp/transformer_impl.py#L1574",
+            ),
+        ),
     ),
     Binding(
         f"{_LOSSES}.sft_loss",
