@@ -191,7 +191,14 @@ _GAE: Mapping[str, Any] = {
 
 
 def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    estimator = _make_estimator(boundary, **{**_GAE, "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"]})
+    vapo, sources = {"lam_returns": "gae_lambda_value", "length_alpha": "length_adaptive_alpha"}, kit.source_of
+    if any(inputs[name] and option not in sources(boundary.owner) for name, option in vapo.items()):
+        raise AbsentError("this version has one lambda for all advantages and returns")
+    chosen = {option: inputs[name] for name, option in vapo.items() if inputs[name] is not None}
+    chosen |= {"gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"], "normalize_advantages": inputs["whiten"]}
+    if inputs["lam_returns"] is not None:  # then nothing uses the common lambda
+        chosen |= {"gae_lambda": None, "gae_lambda_policy": inputs["lam"]}
+    estimator = _make_estimator(boundary, **{**_GAE, **chosen})
     if "rewards" in boundary.parameters:
         return boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"], inputs["values"])
     return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "values", "response_mask"), estimator)
@@ -202,8 +209,9 @@ def _outcome(inputs: Mapping[str, Any]) -> Any:
 
 
 def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    estimator = _make_estimator(boundary, normalize_advantages=False)
-    return {"returns": boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"])[0]}
+    estimator = _make_estimator(boundary, normalize_advantages=inputs["whiten"])
+    made = boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"])[0]
+    return {"returns": None, "advantages": made} if inputs["whiten"] else {"returns": made}
 
 
 def _filter(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,8 +280,24 @@ _ADVANTAGES = (
         for method, fixed in (("_compute_gae", {}), ("compute_advantage", {"reward_layout": "outcome"}))
     ),
     Binding(
-        f"{_ESTIMATORS}.RawRewardAdvantageEstimator.compute_advantage", "discounted_return", call=_raw,
-        fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
+        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator.compute_advantage", "generalised_advantage",
+        outputs=("advantages", "returns"), call=_critic, stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"},
+        accepts={"lam_returns": (None, 1.0, 0.5), "length_alpha": (None, 1.0, 2.0)},
+        dialects=(Dialect("whiten", True, "advantages are whitened, as the configuration asks", f"{_AT}493"),),
+    ),
+    *(
+        Binding(
+            f"{_ESTIMATORS}.RawRewardAdvantageEstimator.compute_advantage", "discounted_return", call=_raw,
+            fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
+            dialects=dialects,
+        )
+        for dialects in (
+            (),
+            (
+                Dialect("whiten", True, "advantages are whitened, as the configuration asks", f"{_AT}293"), _BIASED,
+                Dialect("epsilon_placement", "floor", "the variance is clamped to at least 1e-8", f"{_AT}296"),
+            ),
+        )
     ),
     *(
         Binding(f"{ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_filter, imports=(_UTILS, BATCHES))

@@ -362,6 +362,8 @@ def _step(inputs: Mapping[str, Any]) -> Step:
     log_probs, old, advantages = (
         torch.where(valid, inputs[name], 0.0) for name in ("log_probs", "old_log_probs", "advantages")
     )
+    if inputs["on_policy"]:
+        old = log_probs.detach()
     if inputs["advantage_level"] == "sequence":
         advantages = row_mean(advantages, valid)
     logs = log_ratio(log_probs, old, valid, inputs["ratio_level"])
@@ -539,6 +541,12 @@ POLICY_LOSS = Contract(
             default=None,
         ),
         Input("importance_weight_cap", "number", "upper bound of these weights; default: no bound", default=None),
+        Input(
+            "on_policy",
+            "boolean",
+            "whether the trained policy's own log-probs, as constants, replace old_log_probs, so that each ratio is 1",
+            default=False,
+        ),
         dialect(
             "ratio_level",
             None,
