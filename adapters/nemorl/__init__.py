@@ -525,21 +525,32 @@ def _score(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     """
     module, logits = boundary.imported[_PARALLEL], inputs["logits"]
     size, ids = logits.shape[-1], kit.prepend_prompt(inputs["token_ids"])
-    chunks = {"chunk_size": 2} if way == "chunks" else {}
+    filters = {"top_k": inputs["top_k"] and min(inputs["top_k"], size), "top_p": inputs["top_p"]}
+    chosen: dict[str, Any] = {"chunk_size": 2} if way == "chunks" else {}
+    if filters != {"top_k": None, "top_p": 1.0}:
+        params = boundary.imported[SAMPLING].TrainingSamplingParams
+        if missing := [name for name in filters if name not in params.__annotations__]:
+            raise AbsentError(f"this version has no option {missing[0]} for log-probs")
+        chosen["sampling_params"] = params(**filters)
 
     def score(own: Any, rank: int) -> Any:
         bounds = rank * own.shape[-1], (rank + 1) * own.shape[-1]
         if way == "gathered":
-            return module.ChunkedDistributedGatherLogprob.apply(own, ids[:, 1:, None], *bounds, 2, 0)[..., 0]
+            wanted = torch.nn.functional.pad(ids[:, 1:, None], (0, 0, 0, 1))
+            return module.ChunkedDistributedGatherLogprob.apply(own, wanted, *bounds, 2, 0)[:, :-1, 0]
         if way == "entropy":
             return -module.ChunkedDistributedEntropy.apply(own, 2, 0)[:, :-1]
-        return module.from_parallel_logits_to_logprobs(own, ids, *bounds, 0, cp_group=(rank,), **chunks)
+        made = module.from_parallel_logits_to_logprobs(own, ids, *bounds, 0, cp_group=(rank,), **chosen)
+        return made[:, : logits.shape[1]]
 
     whole = torch.cat([logits, -logits[:, :1].detach()], 1)
+    if "sampling_params" in chosen and way != "alone" and whole.shape[1] % 2:
+        # As the error of NeMo-RL says, the length must be a multiple of the number of ranks.
+        whole, ids = torch.cat([whole, whole[:, -1:]], 1), torch.nn.functional.pad(ids, (0, 1))
     with kit.swap(torch.Tensor, "cuda", lambda self: self):
         if way == "alone":
-            params = boundary.imported[SAMPLING].TrainingSamplingParams(top_k=size)
-            values = module.get_next_token_logprobs_from_logits(ids, whole, sampling_params=params)
+            chosen.setdefault("sampling_params", boundary.imported[SAMPLING].TrainingSamplingParams(top_k=size))
+            values = module.get_next_token_logprobs_from_logits(ids, whole, **chosen)
         elif way == "columns":
             values = module.vocab_parallel_log_softmax(whole, 1.0)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
         else:
@@ -564,6 +575,7 @@ def _shift_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"values": boundary.function(whole)[:, 1:]}
 
 
+_FILTERS: Mapping[str, tuple[Any, ...]] = {"top_k": (None, 2), "top_p": (1.0, 0.6)}
 _TWO_RANKS = StandIn("ranks", "two tensor-parallel ranks are threads of one process")
 _SCORED = (
     *(
@@ -571,9 +583,15 @@ _SCORED = (
             path, "token_log_probs", call=partial(_score, way), imports=(_PARALLEL, SAMPLING),
             stand_ins=(_TWO_RANKS,), requires=(path, f"{_PARALLEL}.get_next_token_logprobs_from_logits"),
             fixed={"temperature": 1.0, "with_entropy": way == "entropy", "entropy_of": "sampled"},
+            accepts=_FILTERS if way in ("whole", "chunks", "alone") else {},
         )
         for path, way in (
             (f"{_PARALLEL}.from_parallel_logits_to_logprobs", "whole"),
+            *(
+                (f"{_PARALLEL}.{kind}LogprobWithSampling.{one}", way)
+                for kind, way in (("Distributed", "whole"), ("ChunkedDistributed", "chunks"))
+                for one in ("forward", "backward")
+            ),
             *((f"{_PARALLEL}.DistributedLogprob.{one}", "whole") for one in ("forward", "backward")),
             *((f"{_PARALLEL}.ChunkedDistributedLogprob.{one}", "chunks") for one in ("forward", "backward")),
             (f"{_PARALLEL}.ChunkedDistributedEntropy.forward", "entropy"),

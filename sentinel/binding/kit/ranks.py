@@ -132,6 +132,12 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     def all_gather_object(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
         into[:] = collectives.exchange(own.rank, "all_gather_object", value, group)
 
+    def all_to_all_single(into: Any, value: Any, *_: Any, group: Any = None, **__: Any) -> None:
+        # Each rank cuts its value into one equal part per rank, and gets its own part from every rank.
+        parts = collectives.exchange(own.rank, "all_to_all_single", value.detach().clone(), group)
+        place = collectives.ranks_of(group).index(own.rank)
+        into.copy_(torch.cat([part.chunk(len(parts))[place] for part in parts]))
+
     def barrier(group: Any = None, *_: Any, **__: Any) -> None:
         collectives.exchange(own.rank, "barrier", None, group)
 
@@ -139,6 +145,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         "all_reduce": all_reduce,
         "all_gather": all_gather,
         "all_gather_object": all_gather_object,
+        "all_to_all_single": all_to_all_single,
         "barrier": barrier,
         "get_rank": lambda group=None, *_, **__: collectives.ranks_of(group).index(own.rank),
         "get_world_size": lambda group=None, *_, **__: len(collectives.ranks_of(group)),
