@@ -1349,13 +1349,19 @@ _OF_LOOPS = (
     StandIn("model", "has one parameter; a score depends on the token's id and on whether its row has an odd number"),
     StandIn("strategy, logger", "one process; they record what is saved and reported"),
 )
+_EACH_EPOCH = Dialect(
+    "validates_epochs",
+    True,
+    "the trainer also evaluates at the end of each epoch",
+    f"{_MAIN}/trainer/rm_trainer.py#L228",
+)
 _LOOPS = tuple(
     Binding(
         f"{trainer}.fit", "training_loop", call=_fitted, stand_ins=_OF_LOOPS, accepts={"save_period": (1,)},
         requires=("openrlhf.utils.loss_utils.iter_grad_accum_global_norm",),  # since June 2026
-        fixed={"max_steps": None, "validates_first": False, "validates_last": False},
+        fixed={"max_steps": None, "validates_first": False, "validates_last": False}, dialects=dialects,
     )
-    for trainer in (_FIT, _DPO, "openrlhf.trainer.rm_trainer.RewardModelTrainer")
+    for trainer, dialects in ((_FIT, ()), (_DPO, ()), (_RM, (_EACH_EPOCH,)))
 )  # fmt: skip
 
 

@@ -355,7 +355,8 @@ BINDINGS = (
     *(
         Binding(
             path, "distillation_loss", call=_distil, fixed={"temperature": 1.0}, imports=(LOSSES, BATCHES, PREPARED),
-            accepts={"beta": (0.0, 1.0, 0.5, 0.25), "top_k": (None, 2), "outside": (None, -100.0)}, requires=(PREPARED,),
+            requires=(PREPARED,),
+            accepts={"beta": (0.0, 1.0, 0.5, 0.25), "top_k": (None, 2), "outside": (None, -100.0)},
             dialects=(
                 Dialect(
                     "mixture", "divergences", "the mixed loss is a weighted sum of both divergences",

@@ -38,7 +38,7 @@ def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("logits", "teacher_logits"):
         kept = torch.where(valid[..., None], inputs[name], 0.0)
         distributions.append(torch.log_softmax(kept / inputs["temperature"], -1))
-    student, teacher = _known(*distributions, inputs)
+    student, teacher = _known(distributions[0], distributions[1], inputs)
     if inputs["mixture"] == "divergences":
         divergences = torch.zeros_like(student[..., 0])
         if beta < 1:

@@ -122,8 +122,8 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute ``log p_t = log_softmax(z_t / T)[token t]``, and the entropy of the same distribution.
 
     Temperature 0 puts all probability on the likeliest token, so it has no usable log-probs. For a greedy rollout,
-    log-probs are those of the unscaled distribution, ``T = 1``. With ``top_k`` or ``top_p``, tokens that are not sampled
-    have no probability, and the distribution of the others is renormalised.
+    log-probs are those of the unscaled distribution, ``T = 1``. With ``top_k`` or ``top_p``, tokens that are not
+    sampled have no probability, and the distribution of the others is renormalised.
     """
     logits = inputs["logits"] / (inputs["temperature"] or 1.0)
     if inputs["top_k"] is not None or inputs["top_p"] < 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import detached, differentiated, leaf, replaced, spread, spreading, with_a_token
+from sentinel.contracts.aggregation import detached, differentiated, leaf, replaced, spread, with_a_token
 from sentinel.contracts.contract import (
     AS_DEFINED,
     GROUP,
@@ -246,7 +246,7 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
             ratios = torch.where(valid.cumsum(-1) <= shared[:, None], ratios, inputs["ld_alpha"] * ratios)
         tokens = valid.sum(-1) if inputs["loss_type"] in ("ipo", "orpo") or inputs["averaged"] else 1
         scores.append(ratios.sum(-1) / tokens)
-    loss = _of_pairs(*scores, inputs)
+    loss = _of_pairs(scores[0], scores[1], inputs)
     if inputs["nll_weight"]:
         loss = loss + inputs["nll_weight"] * _nll_of_chosen(inputs)
     return {"loss": loss}
