@@ -221,6 +221,7 @@ TOKEN_LOG_PROBS = Contract(
             default=1.0,
         ),
         CONTEXT_PARALLEL,
+        Input("packed", "boolean", "whether the sequences are packed into one row without padding", default=False),
         dialect(
             "entropy_of",
             "sampled",
