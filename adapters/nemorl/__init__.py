@@ -643,13 +643,36 @@ def _clipped_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute advantages with the estimator that NeMo-RL creates for the configured name."""
+    name = inputs["estimator"].removesuffix("_baseline")
     kl = Options(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     options = {"use_leave_one_out_baseline": False, "normalize_rewards": inputs["norm_by_std"] is not False}
-    config = Options(adv_estimator=Options(name="grpo", minus_baseline=True, reward_weights=None, **options))
+    config = Options(adv_estimator=Options(name=name, minus_baseline=True, reward_weights=None, **options))
     estimator = boundary.function(Options(grpo=config, ppo=config, loss_fn=kl))
-    rewards = inputs["token_level_rewards"].sum(-1)
-    advantages = estimator.compute_advantage(_make_prompts(inputs["group"]), rewards, inputs["response_mask"])
+    rewards, components = inputs["token_level_rewards"].sum(-1), ("reward1", "reward2", "reward/1", "reward/2")
+    named = {one: rewards if "1" in one else rewards * 0 for one in components}
+    batch = named if name == "gdpo" else {}
+    if batch:  # until June 2026, the names of rewards had no slash
+        batch = {one: named[one] for one in boundary.imported[_ESTIMATORS].get_gdpo_reward_component_keys(named)}
+    advantages = estimator.compute_advantage(
+        _make_prompts(inputs["group"]), rewards, inputs["response_mask"], repeated_batch=batch
+    )
     return {"advantages": advantages, "returns": advantages}
+
+
+def _penalise_turns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the advantages of all tokens after NeMo-RL has replaced those of faulty turns."""
+    logs, faults = [], {"invalid": "is_invalid_tool_call", "malformed": "has_malformed_thinking"}
+    for turns in inputs["turns"]:
+        logs.append([])
+        for length, kind in turns:
+            own = {} if kind == "heard" else {"generation_logprobs": torch.zeros(length)}
+            flags = {faults[kind]: True} if kind in faults else {}
+            logs[-1].append(message("user" if kind == "heard" else "assistant", [5] * length, **own, **flags))
+    lengths = [sum(length for length, _ in turns) for turns in inputs["turns"]]
+    numbers = torch.arange(1.0, 1 + len(logs))[:, None]
+    data = {"advantages": numbers.expand(len(logs), max(lengths))}
+    boundary.function(data, logs, inputs["invalid_advantage"], inputs["malformed_advantage"])
+    return {"advantages": [one for row, length in zip(data["advantages"], lengths) for one in row[:length]]}
 
 
 def _mask_flagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -709,9 +732,20 @@ _STEPS = (
         f"{_GRPO}._clip_grpo_advantages", _clipped_advantages, "clip", fixed={"mean_level": None, "std_level": None},
         requires=(f"{_GRPO}._clip_grpo_advantages",),
     ),
-    group_advantage(
-        f"{_GRPO}._create_advantage_estimator", _estimate, "grpo", ("norm_by_std",), *_COUNTED, stand_ins=(_OF_LOSS,),
-        fixed={"reward_layout": "outcome"}, accepts={"response_mask": ("full", "right")},
+    *(
+        group_advantage(
+            f"{_GRPO}._create_advantage_estimator", _estimate, estimator, knobs, *_COUNTED, *dialects,
+            stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"}, accepts={"response_mask": ("full", "right")},
+            imports=(_ESTIMATORS,), requires=(f"{_GRPO}._create_advantage_estimator", _ESTIMATORS),
+        )
+        for estimator, knobs, dialects in (
+            ("grpo", ("norm_by_std",), ()), ("gdpo", ("norm_by_std",), ()),
+            ("reinforce_plus_plus_baseline", (), (_BIASED,)),
+        )
+    ),
+    Binding(
+        f"{_GRPO}._apply_message_level_advantage_penalties", "turn_penalty", call=_penalise_turns,
+        requires=(f"{_GRPO}._apply_message_level_advantage_penalties",),
     ),
     Binding(f"{_GRPO}._apply_mask_sample_filter", "overlong_filter", call=_mask_flagged),
     *(

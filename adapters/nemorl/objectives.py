@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
 from sentinel.binding import kit
-from sentinel.binding.families import IMPORTANCE_WEIGHT, PREFERENCE_LOSS, aggregated, policy_loss
+from sentinel.binding.families import IMPORTANCE_WEIGHT, PREFERENCE_LOSS, RANKS, aggregated, policy_loss
 from sentinel.binding.kit import torch
 
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, PREPARED, SAMPLING, configured
@@ -284,9 +284,7 @@ def _distil(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     teacher = inputs["teacher_logits"]
     likeliest = teacher.topk(min(inputs["top_k"] or teacher.shape[-1], teacher.shape[-1]), -1)
     # The logits at the last position of a sequence predict no token.
-    student, values, places = (
-        torch.nn.functional.pad(column, (0, 0, 0, 1)) for column in (inputs["logits"], *likeliest)
-    )
+    whole, values, places = (torch.nn.functional.pad(column, (0, 0, 0, 1)) for column in (inputs["logits"], *likeliest))
     data = boundary.imported[BATCHES].BatchedDataDict(
         {
             "token_mask": kit.prepend_prompt(mask),
@@ -296,8 +294,21 @@ def _distil(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             "teacher_topk_indices": places,
         }
     )
-    made, data = boundary.imported[PREPARED].prepare_loss_input(student, data, loss)
-    return {"loss": loss(data=data, global_valid_seqs=_rows(mask).sum(), global_valid_toks=_count(inputs), **made)[0]}
+    counts = {"global_valid_seqs": _rows(mask).sum(), "global_valid_toks": _count(inputs)}
+    prepare, ranks = boundary.imported[PREPARED].prepare_loss_input, inputs["vocabulary_ranks"]
+    if ranks == 1 or whole.shape[-1] % ranks:
+        made, data = prepare(whole, data, loss)
+        return {"loss": loss(data=data, **counts, **made)[0]}
+
+    def work(rank: int) -> Any:
+        own = whole.detach().chunk(ranks, -1)[rank].clone().requires_grad_()
+        made, batch = prepare(own, data, loss, vocab_parallel_rank=rank, vocab_parallel_group=0)
+        total = loss(data=batch, **counts, **made)[0]
+        return float(total), torch.autograd.grad(total, own)[0]
+
+    answers = kit.on_ranks(ranks, work)
+    gradient = torch.cat([slope for _, slope in answers], -1)
+    return {"loss": kit.attach_gradient(answers[0][0], whole, gradient)}
 
 
 def _top_k_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,7 +367,11 @@ BINDINGS = (
         Binding(
             path, "distillation_loss", call=_distil, fixed={"temperature": 1.0}, imports=(LOSSES, BATCHES, PREPARED),
             requires=(PREPARED,),
-            accepts={"beta": (0.0, 1.0, 0.5, 0.25), "top_k": (None, 2), "outside": (None, -100.0)},
+            accepts={
+                "beta": (0.0, 1.0, 0.5, 0.25), "top_k": (None, 2), "outside": (None, -100.0),
+                "vocabulary_ranks": (1, 2),
+            },
+            stand_ins=(RANKS,),
             dialects=(
                 Dialect(
                     "mixture", "divergences", "the mixed loss is a weighted sum of both divergences",

@@ -111,6 +111,7 @@ DISTILLATION_LOSS = Contract(
             "default: both distributions have only the top_k tokens",
             default=None,
         ),
+        Input("vocabulary_ranks", "integer", "ranks over which the student's vocabulary is split", default=1),
         dialect(
             "mixture",
             "distributions",

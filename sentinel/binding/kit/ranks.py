@@ -124,7 +124,9 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
 
     def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, *_: Any, **__: Any) -> None:
         name = next(name for name in reductions if op == getattr(dist.ReduceOp, name.upper()))
-        tensor.copy_(reductions[name](collectives.exchange(own.rank, "all_reduce", tensor.detach().clone(), group)))
+        total = reductions[name](collectives.exchange(own.rank, "all_reduce", tensor.detach().clone(), group))
+        with torch.no_grad():  # autograd does not see a collective, so the gradient of the rank's own part remains
+            tensor.copy_(total)
 
     def all_gather(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
         into[:] = collectives.exchange(own.rank, "all_gather", value, group)
