@@ -602,7 +602,7 @@ _ADVANTAGES = (
         fixed={"kl": None, "kl_coef": 0.0},
     ),
     normalised_rewards(
-        f"{_MAKER}.compute_advantages_and_returns", _relative, "std_level", "leave_one_out",
+        f"{_MAKER}.compute_advantages_and_returns", _relative, "std_level", "leave_one_out", "clip",
         stand_ins=(_MAKING, _SAMPLES), fixed={"epsilon": 1e-09, "group_layout": "equal"},
         accepts={"std_level": (None, "group"), "clip": (None, None, 0.5)},
     ),
