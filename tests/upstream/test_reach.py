@@ -77,9 +77,8 @@ CASES: tuple[tuple[str, str, Mapping[str, Any], str, str, str], ...] = (
         'lm[driver_carry["truncated"]] = 0', 'lm[driver_carry["truncated"]] = 1',
     ),
     (
-        SYNC, "training_loop", {"filters_constant_groups": True}, "nemo_rl/algorithms/grpo_sync.py",
-        "pending_meta = pending_meta.slice(0, train_prompts_size)",
-        "pending_meta = pending_meta.slice(n - train_prompts_size, n)",
+        "nemo_rl.algorithms.grpo.grpo_train", "training_loop", {"filters_constant_groups": True},
+        "nemo_rl/algorithms/grpo.py", "non_zero_std_mask = std != 0.0", "non_zero_std_mask = std >= 0.0",
     ),
     (
         "nemo_rl.algorithms.grpo.async_grpo_train", "training_loop", {"stop_value": 0.5}, "nemo_rl/algorithms/grpo.py",
