@@ -13,13 +13,16 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.binding import kit
 from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
+    IMPORTANCE_WEIGHT,
     LAYOUTS,
+    LOG_PROB_STEP,
     MASKED_STATISTICS,
     PREFERENCE_LOSS,
     RANKS,
@@ -147,6 +150,27 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": values[0], "clip_fraction": values[1], "approx_kl": values[2]}
 
 
+def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the importance weights of tokens, which the adapter reads from the gradient of the loss."""
+    masks, high, low = inputs["mode"] == "mask", inputs["threshold_high"], inputs["threshold_low"]
+    if "vllm_is_correction_type" not in inspect.signature(boundary.owner.__init__).parameters:
+        raise AbsentError("this version has only one kind of importance weights")
+    if masks and low is None:
+        raise AbsentError("OpenRLHF masks importance weights only with both bounds; the scenario has no lower bound")
+    if inputs["level"] == "kept_by_mean" and not masks:
+        raise AbsentError("OpenRLHF uses the geometric mean of a sequence's ratios only to mask the sequence")
+    kind = "tis" if not masks else "icepop" if inputs["level"] == "token" else "seq-mask-tis"
+    options = {"vllm_is_correction_type": kind, "vllm_is_truncated_threshold": [low, high]}
+    loss = _made(boundary, enable_vllm_is_correction=True, token_level_loss=True, **options)
+    mask = (inputs["response_mask"] != 0).to(inputs["old_log_probs"].dtype)
+    current = inputs["old_log_probs"].detach().clone().requires_grad_()
+    names = {"log_probs": current, "old_log_probs": inputs["old_log_probs"], "response_mask": mask}
+    scenario = {**names, "advantages": -mask.sum().expand(mask.shape)}
+    made = boundary.invoke(scenario, loss, rollout_log_probs=inputs["rollout_log_probs"])[0]
+    (weights,) = torch.autograd.grad(made, current)
+    return {"weights": weights, **({"kept": weights} if masks else {})}
+
+
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
@@ -175,6 +199,11 @@ _LOSSES = (
     _normalised_by("get_loss_batch_info", _of_a_batch),
     policy_loss(f"{_LOSS}.PolicyLoss", _policy, "gspo", _CLIP, fixed=_BY_SEQUENCES),
     policy_loss(f"{_LOSS}.PolicyLoss.forward", _policy, "ppo", _CLIP, _LOG_RATIO, _REPORTED, accepts=_CORRECTED),
+    Binding(
+        f"{_LOSS}.PolicyLoss.forward", "importance_weight", call=_weights,
+        accepts={"level": ("token", "kept_by_mean"), "response_mask": ("full", "right")},
+        fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
+    ),
     Binding(
         f"{_LOSS}.ValueLoss.forward", "value_loss", arguments={"vpreds": ("values",), "values": ("old_values",)},
         call=partial(_of_model, ("vpreds", "values", "returns", "response_mask")), accepts=_AGGREGATES,
@@ -224,6 +253,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "action_log_probs": inputs["old_log_probs"],
         "base_action_log_probs": inputs["ref_log_probs"],
         "advantages": inputs["advantages"],
+        "rollout_log_probs": inputs["rollout_log_probs"],
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
@@ -274,7 +304,7 @@ _UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", 
 def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
     """Return the command-line options that OpenRLHF's trainer reads."""
     reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
-    off = ("train.colocate_all", "train.async_enable", "algo.advantage.is_correction_enable", "ds.packing_samples")
+    off, cap = ("train.colocate_all", "train.async_enable", "ds.packing_samples"), inputs["importance_weight_cap"]
     one = ("train.max_epochs", "rollout.n_samples_per_prompt", "ds.ring_attn_size", "ds.tensor_parallel_size")
     values = {
         "train.dynamic_batch_enable": budget is not None,
@@ -291,6 +321,8 @@ def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
         "algo.kl.init_coef": inputs["kl_coef"],
         "algo.kl.estimator": inputs["kl_estimator"],
         **{f"algo.advantage.is_correction_{name}": option for name, option in _UNCORRECTED},
+        "algo.advantage.is_correction_enable": cap is not None,
+        **({} if cap is None else {"algo.advantage.is_correction_threshold": [0.0, cap]}),
     }
     return kit.nest_options({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **values})
 
@@ -308,7 +340,8 @@ _UPDATES = (
             ),
             RANKS,
         ),
-        fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None}, accepts={"kl_estimator": ("k1", "k2", "k3")},
+        fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None},
+        accepts={"kl_estimator": ("k1", "k2", "k3"), "importance_weight_cap": (None, 2.0)},
         dialects=(
             _LOG_RATIO,
             Dialect("kl_clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),
@@ -375,25 +408,46 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs with OpenRLHF's actor and a stand-in model that returns the scenario's logits."""
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
-    behind = torch.zeros_like(logits[:, :1])
+    # Each row begins with one prompt token, and its last logits predict no token.
+    whole = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
+    last = ((mask != 0) * torch.arange(1, 1 + mask.shape[1])).amax(-1, keepdim=True)
+    there = (torch.arange(whole.shape[1])[None] <= last).long() if inputs["packed"] else torch.ones_like(whole[..., 0])
 
     class Table(torch.nn.Module):
         def forward(self, *_: Any, **__: Any) -> Any:
-            return kit.Named(logits=torch.cat([logits, behind], 1))
+            return kit.Named(logits=whole[there != 0][None] if inputs["packed"] else whole.clone())
 
     options = kit.take_inputs(inputs, "temperature")
     # A constructor without ``**kwargs`` may also lack the option ``temperature``.
     if "kwargs" not in inspect.signature(boundary.owner).parameters:
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
-    actor.packing_samples = False
-    sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)  # each row begins with one prompt token
+    actor.packing_samples = inputs["packed"]
+    sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
     # Until May 2025, forward takes the number of response tokens instead of their mask, so both are passed.
     of_response = {"num_actions": ids.shape[1], "action_mask": mask}
-    answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
-    return {"log_probs": answer, "entropy": None}
+    named = {"sequences": sequences, "attention_mask": there.long()}
+    if inputs["with_entropy"]:
+        if "return_entropy" not in boundary.parameters:
+            raise AbsentError("this version's actor does not compute an entropy")
+        named |= {"return_output": True, "return_entropy": True}
+        if (mask != 0).all():  # then all log-probs are those of the response
+            del of_response["action_mask"]
+            named["return_logprobs"] = True
+    with kit.swap_all(boundary.imported[_RING], **_PACKING):
+        answer = boundary.invoke({}, actor, **named, **of_response)
+    log_probs, output = answer if isinstance(answer, tuple) else (answer, None)
+    return {"log_probs": log_probs, "entropy": None if output is None else output.entropy[:, -mask.shape[1] :]}
 
 
+#: Stand-ins for the functions of flash-attn that remove and restore padding.
+_PACKING = {
+    "unpad_input": lambda *told: (*kit.remove_padding(*told), None),
+    "pad_input": kit.restore_padding,
+    "index_first_axis": lambda values, places: values[places],
+    "rearrange": lambda values, _: values.flatten(0, 1),
+}
+_RING = "openrlhf.models.ring_attn_utils"
 _MODEL = StandIn("model", "a table of the scenario's logits; the computation of the network is not checked")
 _LOG_PROBS = (
     Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
@@ -402,7 +456,14 @@ _LOG_PROBS = (
         fixed={"temperature": 1.0, "with_entropy": True},
     ),
     Binding(
-        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False},
+        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), imports=(_RING,),
+        accepts={"packed": (False, True)},
+        dialects=(
+            Dialect(
+                "entropy_of", "model", "the entropy is computed before the logits are divided by the temperature",
+                f"{_MAIN}/models/actor.py#L272",
+            ),
+        ),
     ),
 )  # fmt: skip
 
@@ -414,44 +475,51 @@ def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) 
     return boundary.invoke(kit.take_inputs(inputs, *names), kit.make_unbuilt(boundary.owner))
 
 
-def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
+def _options(estimator: str, samples: int, gamma: float = 1.0, lam: float = 1.0, **more: Any) -> Any:
     """Return an advantage estimator's options, under their old names and under the dotted names since April 2026."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
         "advantage_estimator": estimator,
         "n_samples_per_prompt": samples,
         "gamma": gamma,
-        "lambd": 1.0,
-        "no_advantage_std_norm": False,
+        "lambd": lam,
+        "no_advantage_std_norm": more.get("no_std", False),
         **dict.fromkeys(("reward_clip_range", *unset[1:])),
     }
+    clip = more.get("clip")
+    former["reward_clip_range"] = clip and (-clip, clip)
     grouped = {
         **{f"algo.advantage.{name}": former[name] for name in ("gamma", "lambd")},
         **dict.fromkeys((*(f"reward.{name}" for name in unset), "rollout.max_new_tokens", "data.max_len")),
         "algo.advantage.estimator": estimator,
-        "algo.advantage.no_std_norm": False,
+        "algo.advantage.no_std_norm": former["no_advantage_std_norm"],
         "algo.kl.use_loss": False,
         "rollout.n_samples_per_prompt": samples,
+        "reward.clip_range": former["reward_clip_range"],
     }
     return kit.nest_options({**former, **grouped})
 
 
 def _advantages(
-    boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
+    boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float, **more: Any
 ) -> Any:
-    """Compute the advantages of one batch of experience with OpenRLHF. The rows must be sorted by prompt."""
+    """Compute the advantages of one batch of experience with OpenRLHF. The rows must be sorted by prompt.
+
+    :param more: the critic's ``values``, and further options of the estimator.
+    """
     if 'device="cuda"' in kit.source_of(inspect.unwrap(boundary.function)):  # as in March and April 2025
         raise AbsentError("this version computes advantages only on a GPU, to which it moves the rewards")
-    options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
+    values = more.pop("values", torch.zeros(mask.shape))
+    options = _options(estimator, samples, more.pop("gamma", 1.0 if coefficient == 0.0 else 0.0), **more)
     lengths = (mask != 0).sum(-1)
-    columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
+    columns = {"kl": kl, "action_mask": mask, "values": values, "response_length": lengths}
     info = {"reward": rewards.clone(), "response_length": lengths}
     numbered = {"index": [*range(len(rewards))], "to_device": lambda *_: None}
     experience = kit.stand_in(rewards=rewards.clone(), truncated=None, info=info, **columns, **numbered)
     settings = {"strategy": kit.stand_in(args=options), "args": options, "kl_ctl": kit.stand_in(value=coefficient)}
     maker = kit.make_unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
     (answer,) = boundary.function(maker, [experience])
-    return answer.advantages
+    return answer
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -466,8 +534,13 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if (estimator := _ESTIMATORS[settings]) not in kit.source_of(inspect.unwrap(boundary.function)):
         raise AbsentError(f"this version has no advantage estimator {estimator}")
     rewards = inputs["rewards"]
-    mask = torch.ones(len(rewards), 1)
-    return {"normalised": _advantages(boundary, estimator, samples, torch.zeros(mask.shape), mask, rewards, 0.0)[:, 0]}
+    mask = torch.ones(len(rewards), 2)
+    # These estimators have no discount, so OpenRLHF ignores the configured one.
+    discount = {"gamma": 0.5} if "gamma is set to 1.0" in kit.source_of(inspect.unwrap(boundary.function)) else {}
+    made = _advantages(
+        boundary, estimator, samples, torch.zeros(mask.shape), mask, rewards, 0.0, clip=inputs["clip"], **discount
+    )
+    return {"normalised": made.advantages[:, 0]}
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -477,8 +550,17 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return of each token is the scenario's advantage.
     """
     advantages, mask = inputs["advantages"], inputs["response_mask"]
-    rewards = torch.zeros(len(advantages))
-    return {"normalised": _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0)}
+    rewards, no_std = torch.zeros(len(advantages)), inputs["std_level"] is None
+    made = _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0, no_std=no_std)
+    return {"normalised": made.advantages}
+
+
+def _of_a_critic(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute advantages and returns by GAE, with OpenRLHF's advantage step. A response's reward is a single number."""
+    mask, rewards = inputs["response_mask"].float(), inputs["token_level_rewards"].sum(-1)
+    options = {"gamma": inputs["gamma"], "lam": inputs["lam"], "values": inputs["values"]}
+    made = _advantages(boundary, "gae", 1, torch.zeros(mask.shape), mask, rewards, 0.0, **options)
+    return {"advantages": made.advantages, "returns": made.returns}
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -501,6 +583,12 @@ _MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads
 _SAMPLES = StandIn("experience", "a record of tensors; the step reads only those in the scenario")
 
 
+_SINGLE = Dialect("twins_agree", None, "the mean advantage is computed in single precision", f"{_MADE}#L309")
+_NORMALISED = (
+    Dialect("whiten", True, "advantages are normalised over the batch", f"{_MADE}#L307"),
+    Dialect("std", "biased", "the variance divides by the token count", f"{_MADE}#L316"),
+    Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
+)
 #: The estimator for each (std_level, leave_one_out).
 _ESTIMATORS = {("group", False): "group_norm", (None, False): "dr_grpo", (None, True): "rloo"}
 _ADVANTAGES = (
@@ -514,17 +602,22 @@ _ADVANTAGES = (
         fixed={"kl": None, "kl_coef": 0.0},
     ),
     normalised_rewards(
-        f"{_MAKER}.compute_advantages_and_returns", _relative, "std_level", "leave_one_out",
+        f"{_MAKER}.compute_advantages_and_returns", _relative, "std_level", "leave_one_out", "clip",
         stand_ins=(_MAKING, _SAMPLES), fixed={"epsilon": 1e-09, "group_layout": "equal"},
-        accepts={"std_level": (None, "group")},
+        accepts={"std_level": (None, "group"), "clip": (None, None, 0.5)},
+    ),
+    Binding(
+        f"{_MAKER}.compute_advantages_and_returns", "generalised_advantage", call=_of_a_critic,
+        stand_ins=(_MAKING, _SAMPLES), fixed={"reward_layout": "outcome"}, accepts=_PADDED,
+        dialects=(*_NORMALISED, _SINGLE),
     ),
     Binding(
         f"{_MAKER}.compute_advantages_and_returns", "advantage_normalisation", call=_whitened,
         stand_ins=(_MAKING, _SAMPLES),
-        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-08}, accepts=_PADDED,
+        fixed={"mean_level": "batch", "leave_one_out": False, "epsilon": 1e-08},
+        accepts={**_PADDED, "std_level": ("batch", "batch", None)},
         dialects=(
-            Dialect("std", "biased", "the variance divides by the token count", f"{_MADE}#L316"),
-            Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
+            *_NORMALISED[1:],
             Dialect("masked_output", "any", "the loss multiplies by its mask", f"{_MAIN}/models/loss.py#L34"),
         ),
     ),
@@ -566,10 +659,17 @@ _COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advanta
 def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     named = {theirs: fields[ours] for ours, theirs in _COLUMNS.items()}
     made, whole = boundary.imported[_EXPERIENCE].Experience, torch.ones_like(fields["tokens"])
-    return made(**kit.keep_accepted(made, named), attention_mask=whole, action_mask=whole, info={})
+    numbers = fields["number"].float()
+    info = {"reward": numbers, "score": numbers.tolist()}
+    return made(**kit.keep_accepted(made, named), attention_mask=whole, action_mask=whole, info=info)
 
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return an experience's columns. If its ``info`` belongs to other rows, all its numbers are -1."""
+    number = made.total_length.reshape(-1).float()
+    told = [torch.as_tensor(made.info[name]).reshape(-1).float() for name in ("reward", "score")]
+    if not all(torch.equal(one, number) for one in told):
+        made.total_length = torch.full_like(made.total_length, -1)
     columns = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
     if not columns["number"].ndim:
         columns = {name: column if name == "label" else column[None] for name, column in columns.items()}
@@ -671,9 +771,15 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": torch.stack(rows)}
 
 
-def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
-    """Build an OpenRLHF dataset of one row with the constructor of its class."""
+def _data(
+    boundary: Any, tokenizer: Any, row: Mapping[str, Any], columns: Mapping[str, str] = {}, **options: Any
+) -> Any:
+    """Build an OpenRLHF dataset of one row with its constructor.
+
+    :param columns: further names of columns.
+    """
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
+    read |= columns
     args = kit.nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
     taken_options = {name: value for name, value in options.items() if name in parameters}
@@ -685,7 +791,11 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the token ids and the loss mask that OpenRLHF's dataset makes of a chat."""
     tokenizer, messages = chat(inputs)
-    data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
+    row, several, columns = {"messages": messages}, inputs["trains"] == "all", {}
+    if inputs["apart"]:
+        row = {"messages": messages[:-1], "answer": messages[-1] if several else messages[-1:]}
+        columns = {"output_key": "answer"}
+    data = _data(boundary, tokenizer, row, columns, multiturn=several)
     ids, *_, mask = boundary.function(data, 0)[:3]
     if isinstance(ids, int):
         raise AbsentError(
@@ -695,11 +805,17 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": ids[0], "loss_mask": [0, *mask[0, :-1].tolist()]}
 
 
+_CONTEXT = {"prompt_key": "context"}
+
+
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the token ids and the loss mask of the chosen answer of a preference pair."""
     tokenizer, messages = chat(inputs)
-    other = [*messages[:-1], {"role": "assistant", "content": "w9.9"}]
-    data = _data(boundary, tokenizer, {"chosen": messages, "rejected": other}, is_dpo=True)
+    other, columns = [*messages[:-1], {"role": "assistant", "content": "w9.9"}], {}
+    row = {"chosen": messages, "rejected": other}
+    if inputs["apart"]:
+        row, columns = {"context": messages[:-1], "chosen": messages[-1:], "rejected": other[-1:]}, _CONTEXT
+    data = _data(boundary, tokenizer, row, columns, is_dpo=True)
     ids, mask, *_, before = boundary.function(data, 0)
     return {"token_ids": ids[0], "loss_mask": [int(place >= before) for place in range(int(mask.sum()))]}
 
@@ -845,12 +961,13 @@ _DATA = (
     Binding(f"{_SFT}.get_loss_mask", "response_masks", call=_trained_tokens, stand_ins=(_OF_FILES,)),
     Binding(
         f"{_SFT}.__getitem__", "trained_tokens", call=_of_a_chat, stand_ins=(WORDS,), fixed={"max_tokens": None},
+        accepts={"apart": (False, False, True)},
         dialects=(Dialect("after_the_end", "counted", _NEW_LINE, f"{_MAIN}/datasets/sft_dataset.py#L107"),),
     ),
     Binding(
         "openrlhf.datasets.reward_dataset.RewardDataset.__getitem__", "trained_tokens", call=_of_a_pair,
         requires=("openrlhf.datasets.reward_dataset.preprocess_data(apply_chat_template)",),  # since June 2024
-        stand_ins=(WORDS,), fixed={"max_tokens": None, "trains": "last"},
+        stand_ins=(WORDS,), fixed={"max_tokens": None, "trains": "last"}, accepts={"apart": (False, True)},
     ),
     _pairs(f"{_DPO}.concatenated_forward", "sigmoid"), _pairs(f"{_LOSS}.DPOLoss.forward", "ipo"),
 )  # fmt: skip
@@ -859,23 +976,32 @@ _DATA = (
 # -- agents, and rules that score them ---------------------------------------------------------------------------------
 
 
-def _letters(text: str, **_: Any) -> dict[str, Any]:
-    """Tokenize a text, with one token per letter."""
-    return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
+class _Letters:
+    """A stand-in tokenizer that makes each letter one token."""
+
+    def __call__(self, text: str, **_: Any) -> dict[str, Any]:
+        return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return "".join(map(chr, ids))
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one episode of an OpenRLHF agent after a prompt of two tokens. The result ends with the model's last turn."""
     lengths, observed, rewards = inputs["said"], iter(inputs["heard"]), iter(inputs["rewards"])
-    turns, left = iter(lengths), [len(lengths)]
+    turns, left, numbers = iter(lengths), [len(lengths)], count(1)
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
         length = next(turns)
         ids = [1] * min(length, params.max_tokens)
         reason = "length" if length > params.max_tokens else "stop"
+        probs = [{1: kit.stand_in(logprob=LOG_PROB_STEP * next(numbers))} for _ in ids]
         return kit.stand_in(
-            outputs=[kit.stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)]
+            outputs=[kit.stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=probs)]
         )
+
+    def score(queries: Sequence[str], *_: Any) -> dict[str, Any]:
+        return {"rewards": next(rewards), "extra_logs": {"queries": len(queries)}}
 
     async def answer(_: Any, __: Any) -> dict[str, Any]:
         left[0] -= 1
@@ -890,14 +1016,21 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("the scenario needs several turns or an environment; this agent supports neither")
     else:
         executor = boundary.owner()
-    params = kit.stand_in(max_tokens=None, logprobs=None)
-    engine = {"llm_engine": kit.stand_in(generate=generate), "hf_tokenizer": _letters, "sampling_params": params}
+        executor.reward_endpoints, executor.reward_func = ["rewards.py"], score
+    params, tokenizer = kit.stand_in(max_tokens=None, logprobs=1), _Letters()
+    engine = {"llm_engine": kit.stand_in(generate=generate), "hf_tokenizer": tokenizer, "sampling_params": params}
     room = 2 + inputs["max_tokens"]
     record = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", max_length=room, **engine))
     spans = record["action_ranges"]
     spoken = {token for start, end in spans for token in range(start, end)}
     mask = [int(token in spoken) for token in range(2, spans[-1][1])]
-    return {"loss_mask": mask, "cut": record.get("truncated", False), "reward": record["reward"]}
+    log_probs = record["rollout_log_probs"][2 : spans[-1][1]]
+    return {
+        "loss_mask": mask,
+        "cut": record.get("truncated", False),
+        "reward": record["reward"],
+        "log_probs": log_probs,
+    }
 
 
 def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -957,8 +1090,6 @@ _AGENTS = (
 
 # -- small functions: losses of logits and scores, padding, batches ----------------------------------------------------
 
-_RING = "openrlhf.models.ring_attn_utils"
-
 
 def _of_labels(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not (inputs["labels"][:, 1:] != -100).any():
@@ -1016,13 +1147,7 @@ def _experiences_without_padding(boundary: Any, inputs: Mapping[str, Any]) -> di
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Pack rows and unpack them with OpenRLHF's functions, without ring attention."""
     values, mask = _laid_out(inputs)
-    kernels = {
-        "unpad_input": lambda *told: (*kit.remove_padding(*told), None),
-        "pad_input": kit.restore_padding,
-        "index_first_axis": lambda values, places: values[places],
-        "rearrange": lambda values, _: values.flatten(0, 1),
-    }
-    with kit.swap_all(boundary.module, **kernels):
+    with kit.swap_all(boundary.module, **_PACKING):
         packed, _, _, added, places = boundary.module.unpad_and_slice_tensor(values, mask, None)
         if boundary.path.endswith("unpad_and_slice_tensor"):
             return _tokens(packed[0].split(kit.lengths_of({"attention_mask": mask})))
@@ -1249,6 +1374,9 @@ _CALLS = (
 
 # -- training loops
 
+#: The number of a set of options that must not change a run: TensorBoard instead of W&B, and a loss of one term.
+_BOARDS = 1
+
 #: A step has four rows, in two microbatches. Validation rows are numbered from ``_VALIDATION``.
 _MICRO, _STEP, _VALIDATION, _REJECTED = 2, 4, 100, 60
 
@@ -1311,12 +1439,20 @@ def _fitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "model.aux_loss_coef": 0.25, "model.nll_loss_coef": 0.5, "model.label_smoothing": 0.125,
         "model.ipo_enable": False, "model.margin_loss_enable": True, "model.compute_fp32_loss_enable": True,
     }  # fmt: skip
-    model = _scorer(did["trained"], 1.0 if pairs else -1.0, 1.0)
+    model, boards = _scorer(did["trained"], 1.0 if pairs else -1.0, 1.0), inputs["equivalent_options"] == _BOARDS
+    if boards:  # without the further terms of the loss, which change no recorded value
+        options |= {"model.aux_loss_coef": 0.0, "model.nll_loss_coef": 0.0, "model.margin_loss_enable": False}
+    if inputs["validation_period"] == len(inputs["rewards"]):
+        options["eval.steps"] = -1  # once per epoch
 
     def log(logs: Mapping[str, Any]) -> None:
         if "eval/global_step" in logs:
             did["validated"].append(logs["eval/global_step"])
             did["validation"].append(logs["eval/acc_mean" if pairs else "eval/eval gpt_loss"])
+
+    def note(name: str, value: float, step: int) -> None:
+        if name.startswith("eval/") and name == ("eval/acc_mean" if pairs else "eval/eval gpt_loss"):
+            log({"eval/global_step": step, name: value})
 
     def save(_: Any, path: str, tag: str, *more: Any) -> None:
         did["saved"].append(int(tag.removeprefix("global_step")))
@@ -1338,7 +1474,8 @@ def _fitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     takes = inspect.signature(boundary.owner.__init__).parameters
     trainer = boundary.owner(**{name: value for name, value in named.items() if name in takes})
-    trainer._wandb = kit.stand_in(log=log, finish=lambda: None)
+    trainer._wandb = None if boards else kit.stand_in(log=log, finish=lambda: None)
+    trainer._tensorboard = kit.stand_in(add_scalar=note, close=lambda: None) if boards else None
     with kit.swap(boundary.module, "tqdm", lambda *_, **__: kit.bookkeeping()):
         boundary.function(trainer, strategy.args, 0, len(inputs["rewards"]))
     return did
@@ -1349,13 +1486,20 @@ _OF_LOOPS = (
     StandIn("model", "has one parameter; a score depends on the token's id and on whether its row has an odd number"),
     StandIn("strategy, logger", "one process; they record what is saved and reported"),
 )
+_EACH_EPOCH = Dialect(
+    "validates_epochs",
+    True,
+    "the trainer also evaluates at the end of each epoch",
+    f"{_MAIN}/trainer/rm_trainer.py#L228",
+)
 _LOOPS = tuple(
     Binding(
-        f"{trainer}.fit", "training_loop", call=_fitted, stand_ins=_OF_LOOPS, accepts={"save_period": (1,)},
+        f"{trainer}.fit", "training_loop", call=_fitted, stand_ins=_OF_LOOPS,
+        accepts={"save_period": (1,), "equivalent_options": (0, _BOARDS)},
         requires=("openrlhf.utils.loss_utils.iter_grad_accum_global_norm",),  # since June 2026
-        fixed={"max_steps": None, "validates_first": False, "validates_last": False},
+        fixed={"max_steps": None, "validates_first": False, "validates_last": False}, dialects=dialects,
     )
-    for trainer in (_FIT, _DPO, "openrlhf.trainer.rm_trainer.RewardModelTrainer")
+    for trainer, dialects in ((_FIT, ()), (_DPO, ()), (_RM, (_EACH_EPOCH,)))
 )  # fmt: skip
 
 

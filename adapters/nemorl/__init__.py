@@ -191,7 +191,14 @@ _GAE: Mapping[str, Any] = {
 
 
 def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    estimator = _make_estimator(boundary, **{**_GAE, "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"]})
+    vapo, sources = {"lam_returns": "gae_lambda_value", "length_alpha": "length_adaptive_alpha"}, kit.source_of
+    if any(inputs[name] and option not in sources(boundary.owner) for name, option in vapo.items()):
+        raise AbsentError("this version has one lambda for all advantages and returns")
+    chosen = {option: inputs[name] for name, option in vapo.items() if inputs[name] is not None}
+    chosen |= {"gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"], "normalize_advantages": inputs["whiten"]}
+    if inputs["lam_returns"] is not None:  # then nothing uses the common lambda
+        chosen |= {"gae_lambda": None, "gae_lambda_policy": inputs["lam"]}
+    estimator = _make_estimator(boundary, **{**_GAE, **chosen})
     if "rewards" in boundary.parameters:
         return boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"], inputs["values"])
     return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "values", "response_mask"), estimator)
@@ -202,8 +209,9 @@ def _outcome(inputs: Mapping[str, Any]) -> Any:
 
 
 def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    estimator = _make_estimator(boundary, normalize_advantages=False)
-    return {"returns": boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"])[0]}
+    estimator = _make_estimator(boundary, normalize_advantages=inputs["whiten"])
+    made = boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"])[0]
+    return {"returns": None, "advantages": made} if inputs["whiten"] else {"returns": made}
 
 
 def _filter(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -272,8 +280,24 @@ _ADVANTAGES = (
         for method, fixed in (("_compute_gae", {}), ("compute_advantage", {"reward_layout": "outcome"}))
     ),
     Binding(
-        f"{_ESTIMATORS}.RawRewardAdvantageEstimator.compute_advantage", "discounted_return", call=_raw,
-        fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
+        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator.compute_advantage", "generalised_advantage",
+        outputs=("advantages", "returns"), call=_critic, stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"},
+        accepts={"lam_returns": (None, 1.0, 0.5), "length_alpha": (None, 1.0, 2.0)},
+        dialects=(Dialect("whiten", True, "advantages are whitened, as the configuration asks", f"{_AT}493"),),
+    ),
+    *(
+        Binding(
+            f"{_ESTIMATORS}.RawRewardAdvantageEstimator.compute_advantage", "discounted_return", call=_raw,
+            fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
+            dialects=dialects,
+        )
+        for dialects in (
+            (),
+            (
+                Dialect("whiten", True, "advantages are whitened, as the configuration asks", f"{_AT}293"), _BIASED,
+                Dialect("epsilon_placement", "floor", "the variance is clamped to at least 1e-8", f"{_AT}296"),
+            ),
+        )
     ),
     *(
         Binding(f"{ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_filter, imports=(_UTILS, BATCHES))
@@ -501,21 +525,32 @@ def _score(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     """
     module, logits = boundary.imported[_PARALLEL], inputs["logits"]
     size, ids = logits.shape[-1], kit.prepend_prompt(inputs["token_ids"])
-    chunks = {"chunk_size": 2} if way == "chunks" else {}
+    filters = {"top_k": inputs["top_k"] and min(inputs["top_k"], size), "top_p": inputs["top_p"]}
+    chosen: dict[str, Any] = {"chunk_size": 2} if way == "chunks" else {}
+    if filters != {"top_k": None, "top_p": 1.0}:
+        params = boundary.imported[SAMPLING].TrainingSamplingParams
+        if missing := [name for name in filters if name not in params.__annotations__]:
+            raise AbsentError(f"this version has no option {missing[0]} for log-probs")
+        chosen["sampling_params"] = params(**filters)
 
     def score(own: Any, rank: int) -> Any:
         bounds = rank * own.shape[-1], (rank + 1) * own.shape[-1]
         if way == "gathered":
-            return module.ChunkedDistributedGatherLogprob.apply(own, ids[:, 1:, None], *bounds, 2, 0)[..., 0]
+            wanted = torch.nn.functional.pad(ids[:, 1:, None], (0, 0, 0, 1))
+            return module.ChunkedDistributedGatherLogprob.apply(own, wanted, *bounds, 2, 0)[:, :-1, 0]
         if way == "entropy":
             return -module.ChunkedDistributedEntropy.apply(own, 2, 0)[:, :-1]
-        return module.from_parallel_logits_to_logprobs(own, ids, *bounds, 0, cp_group=(rank,), **chunks)
+        made = module.from_parallel_logits_to_logprobs(own, ids, *bounds, 0, cp_group=(rank,), **chosen)
+        return made[:, : logits.shape[1]]
 
     whole = torch.cat([logits, -logits[:, :1].detach()], 1)
+    if "sampling_params" in chosen and way != "alone" and whole.shape[1] % 2:
+        # As the error of NeMo-RL says, the length must be a multiple of the number of ranks.
+        whole, ids = torch.cat([whole, whole[:, -1:]], 1), torch.nn.functional.pad(ids, (0, 1))
     with kit.swap(torch.Tensor, "cuda", lambda self: self):
         if way == "alone":
-            params = boundary.imported[SAMPLING].TrainingSamplingParams(top_k=size)
-            values = module.get_next_token_logprobs_from_logits(ids, whole, sampling_params=params)
+            chosen.setdefault("sampling_params", boundary.imported[SAMPLING].TrainingSamplingParams(top_k=size))
+            values = module.get_next_token_logprobs_from_logits(ids, whole, **chosen)
         elif way == "columns":
             values = module.vocab_parallel_log_softmax(whole, 1.0)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
         else:
@@ -540,6 +575,7 @@ def _shift_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"values": boundary.function(whole)[:, 1:]}
 
 
+_FILTERS: Mapping[str, tuple[Any, ...]] = {"top_k": (None, 2), "top_p": (1.0, 0.6)}
 _TWO_RANKS = StandIn("ranks", "two tensor-parallel ranks are threads of one process")
 _SCORED = (
     *(
@@ -547,9 +583,15 @@ _SCORED = (
             path, "token_log_probs", call=partial(_score, way), imports=(_PARALLEL, SAMPLING),
             stand_ins=(_TWO_RANKS,), requires=(path, f"{_PARALLEL}.get_next_token_logprobs_from_logits"),
             fixed={"temperature": 1.0, "with_entropy": way == "entropy", "entropy_of": "sampled"},
+            accepts=_FILTERS if way in ("whole", "chunks", "alone") else {},
         )
         for path, way in (
             (f"{_PARALLEL}.from_parallel_logits_to_logprobs", "whole"),
+            *(
+                (f"{_PARALLEL}.{kind}LogprobWithSampling.{one}", way)
+                for kind, way in (("Distributed", "whole"), ("ChunkedDistributed", "chunks"))
+                for one in ("forward", "backward")
+            ),
             *((f"{_PARALLEL}.DistributedLogprob.{one}", "whole") for one in ("forward", "backward")),
             *((f"{_PARALLEL}.ChunkedDistributedLogprob.{one}", "chunks") for one in ("forward", "backward")),
             (f"{_PARALLEL}.ChunkedDistributedEntropy.forward", "entropy"),
@@ -601,13 +643,36 @@ def _clipped_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute advantages with the estimator that NeMo-RL creates for the configured name."""
+    name = inputs["estimator"].removesuffix("_baseline")
     kl = Options(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     options = {"use_leave_one_out_baseline": False, "normalize_rewards": inputs["norm_by_std"] is not False}
-    config = Options(adv_estimator=Options(name="grpo", minus_baseline=True, reward_weights=None, **options))
+    config = Options(adv_estimator=Options(name=name, minus_baseline=True, reward_weights=None, **options))
     estimator = boundary.function(Options(grpo=config, ppo=config, loss_fn=kl))
-    rewards = inputs["token_level_rewards"].sum(-1)
-    advantages = estimator.compute_advantage(_make_prompts(inputs["group"]), rewards, inputs["response_mask"])
+    rewards, components = inputs["token_level_rewards"].sum(-1), ("reward1", "reward2", "reward/1", "reward/2")
+    named = {one: rewards if "1" in one else rewards * 0 for one in components}
+    batch = named if name == "gdpo" else {}
+    if batch:  # until June 2026, the names of rewards had no slash
+        batch = {one: named[one] for one in boundary.imported[_ESTIMATORS].get_gdpo_reward_component_keys(named)}
+    advantages = estimator.compute_advantage(
+        _make_prompts(inputs["group"]), rewards, inputs["response_mask"], repeated_batch=batch
+    )
     return {"advantages": advantages, "returns": advantages}
+
+
+def _penalise_turns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the advantages of all tokens after NeMo-RL has replaced those of faulty turns."""
+    logs, faults = [], {"invalid": "is_invalid_tool_call", "malformed": "has_malformed_thinking"}
+    for turns in inputs["turns"]:
+        logs.append([])
+        for length, kind in turns:
+            own = {} if kind == "heard" else {"generation_logprobs": torch.zeros(length)}
+            flags = {faults[kind]: True} if kind in faults else {}
+            logs[-1].append(message("user" if kind == "heard" else "assistant", [5] * length, **own, **flags))
+    lengths = [sum(length for length, _ in turns) for turns in inputs["turns"]]
+    numbers = torch.arange(1.0, 1 + len(logs))[:, None]
+    data = {"advantages": numbers.expand(len(logs), max(lengths))}
+    boundary.function(data, logs, inputs["invalid_advantage"], inputs["malformed_advantage"])
+    return {"advantages": [one for row, length in zip(data["advantages"], lengths) for one in row[:length]]}
 
 
 def _mask_flagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -667,9 +732,20 @@ _STEPS = (
         f"{_GRPO}._clip_grpo_advantages", _clipped_advantages, "clip", fixed={"mean_level": None, "std_level": None},
         requires=(f"{_GRPO}._clip_grpo_advantages",),
     ),
-    group_advantage(
-        f"{_GRPO}._create_advantage_estimator", _estimate, "grpo", ("norm_by_std",), *_COUNTED, stand_ins=(_OF_LOSS,),
-        fixed={"reward_layout": "outcome"}, accepts={"response_mask": ("full", "right")},
+    *(
+        group_advantage(
+            f"{_GRPO}._create_advantage_estimator", _estimate, estimator, knobs, *_COUNTED, *dialects,
+            stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"}, accepts={"response_mask": ("full", "right")},
+            imports=(_ESTIMATORS,), requires=(f"{_GRPO}._create_advantage_estimator", _ESTIMATORS),
+        )
+        for estimator, knobs, dialects in (
+            ("grpo", ("norm_by_std",), ()), ("gdpo", ("norm_by_std",), ()),
+            ("reinforce_plus_plus_baseline", (), (_BIASED,)),
+        )
+    ),
+    Binding(
+        f"{_GRPO}._apply_message_level_advantage_penalties", "turn_penalty", call=_penalise_turns,
+        requires=(f"{_GRPO}._apply_message_level_advantage_penalties",),
     ),
     Binding(f"{_GRPO}._apply_mask_sample_filter", "overlong_filter", call=_mask_flagged),
     *(

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
 from sentinel.binding import kit
-from sentinel.binding.families import IMPORTANCE_WEIGHT, PREFERENCE_LOSS, aggregated, policy_loss
+from sentinel.binding.families import IMPORTANCE_WEIGHT, PREFERENCE_LOSS, RANKS, aggregated, policy_loss
 from sentinel.binding.kit import torch
 
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, PREPARED, SAMPLING, configured
@@ -29,6 +29,7 @@ _OPTIONS: Mapping[str, Any] = {
     "truncated_importance_sampling_ratio": None,
     "token_level_loss": True,
     "disable_ppo_ratio": False,
+    "force_on_policy_ratio": False,
     "sequence_level_importance_ratios": False,
     "use_cispo": False,
     "truncated_importance_sampling_type": None,
@@ -116,9 +117,12 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError(
             f"NeMo-RL's importance weights of {algorithm} are per sequence; the contract needs them per token"
         )
+    if inputs["on_policy"] and algorithm != "ppo":
+        raise AbsentError("NeMo-RL has no option that sets the ratio to 1 for this algorithm")
     correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
     chosen = {
         **options,
+        "force_on_policy_ratio": inputs["on_policy"],
         "token_level_loss": _MODES[mode],
         "ratio_clip_min": inputs["eps_clip_low"],
         "ratio_clip_max": inputs["eps_clip_high"],
@@ -143,7 +147,11 @@ def _importance_weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     """Return the importance weights of tokens, which the adapter reads from the gradient of the loss."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
-    if kind == "icepop" and inputs["threshold_low"] is None:
+    if inputs["level"] == "kept_by_mean":
+        if kind == "tis":
+            raise AbsentError("NeMo-RL uses the geometric mean of a sequence's ratios only to mask the sequence")
+        kind = "seq-mask-tis"
+    if kind != "tis" and inputs["threshold_low"] is None:
         raise AbsentError("NeMo-RL masks importance weights only with both bounds; the scenario has no lower bound")
     if kind == "tis" and inputs["threshold_low"] and "tis_min" not in boundary.function.__code__.co_varnames:
         raise AbsentError("this version has no lower bound for truncated importance weights")
@@ -156,7 +164,7 @@ def _importance_weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     }
     if "truncated_importance_sampling_type" in _fields(boundary):
         options["truncated_importance_sampling_type"] = kind
-    elif kind == "icepop":
+    elif kind != "tis":
         raise AbsentError("this version cannot mask importance weights; it only truncates them")
     valid = (mask != 0).float()
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
@@ -164,8 +172,10 @@ def _importance_weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     scenario = {**inputs, "log_probs": current, "advantages": -counted.expand(mask.shape)}
     loss, metrics = _clipped(boundary, scenario, options)
     (weights,) = torch.autograd.grad(loss, current)
-    kept = {"kept": weights} if kind == "icepop" else {}
-    return {"weights": weights, **kept, "clip_fraction": metrics.get("is_oob_ratio")}
+    kept = {} if kind == "tis" else {"kept": weights}
+    # For whole sequences, NeMo-RL reports a share of the sequences instead of the tokens.
+    reported = {} if kind == "seq-mask-tis" else {"clip_fraction": metrics.get("is_oob_ratio")}
+    return {"weights": weights, **kept, **reported}
 
 
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,12 +190,14 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = inputs["log_probs"]
     options = {
         "reference_policy_kl_penalty": inputs["coefficient"],
-        "token_level_loss": False,
+        "token_level_loss": inputs["mean_over"] == "tokens",
         "reference_policy_kl_type": inputs["kl_estimator"],
+        "use_on_policy_kl_approximation": inputs["behaviour_log_probs"] is not None,
     }
     if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
         del options["reference_policy_kl_type"]
-    ours = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None, "global_batch_size": len(log_probs)}
+    ours = {"old_log_probs": log_probs.detach(), "global_batch_size": len(log_probs)}
+    ours["rollout_log_probs"] = inputs["behaviour_log_probs"]
     reference = kit.prepend_prompt(inputs["rollout_log_probs"])
     more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
     loss, metrics = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
@@ -238,7 +250,12 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "sample_mask": torch.ones(len(mask)),
         "reference_policy_logprobs": reference,
     }
-    options = {"reference_policy_kl_penalty": inputs["beta"]}
+    options = {
+        "reference_policy_kl_penalty": inputs["beta"],
+        "preference_average_log_probs": inputs["averaged"],
+        "sft_loss_weight": inputs["nll_weight"],
+        "sft_average_log_probs": inputs["nll_over"] == "responses",
+    }
     loss = boundary.owner(configured(boundary.module.DPOLossConfig, options, _DPO))
     return {"loss": _call_loss(boundary, loss, log_probs, data, {})[0]}
 
@@ -259,13 +276,39 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distil(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call NeMo-RL's distillation loss with a top-k that covers the whole vocabulary."""
-    mask = inputs["response_mask"]
-    options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
-    loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
-    distributions = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
-    data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
-    return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
+    """Compute NeMo-RL's distillation loss from the student's logits and the teacher's top-k logits."""
+    mask, losses, beta = inputs["response_mask"], boundary.imported[LOSSES], inputs["beta"]
+    kind = {0.0: "forward", 1.0: "reverse"}.get(beta, "mixed")
+    options = {"kl_type": kind, "mixed_kl_weight": 1 - beta, "zero_outside_topk": inputs["outside"] is not None}
+    loss = losses.DistillationLossFn(losses.DistillationLossConfig(**options))
+    teacher = inputs["teacher_logits"]
+    likeliest = teacher.topk(min(inputs["top_k"] or teacher.shape[-1], teacher.shape[-1]), -1)
+    # The logits at the last position of a sequence predict no token.
+    whole, values, places = (torch.nn.functional.pad(column, (0, 0, 0, 1)) for column in (inputs["logits"], *likeliest))
+    data = boundary.imported[BATCHES].BatchedDataDict(
+        {
+            "token_mask": kit.prepend_prompt(mask),
+            "sample_mask": _rows(mask),
+            "input_ids": kit.prepend_prompt(mask),
+            "teacher_topk_logits": values,
+            "teacher_topk_indices": places,
+        }
+    )
+    counts = {"global_valid_seqs": _rows(mask).sum(), "global_valid_toks": _count(inputs)}
+    prepare, ranks = boundary.imported[PREPARED].prepare_loss_input, inputs["vocabulary_ranks"]
+    if ranks == 1 or whole.shape[-1] % ranks:
+        made, data = prepare(whole, data, loss)
+        return {"loss": loss(data=data, **counts, **made)[0]}
+
+    def work(rank: int) -> Any:
+        own = whole.detach().chunk(ranks, -1)[rank].clone().requires_grad_()
+        made, batch = prepare(own, data, loss, vocab_parallel_rank=rank, vocab_parallel_group=0)
+        total = loss(data=batch, **counts, **made)[0]
+        return float(total), torch.autograd.grad(total, own)[0]
+
+    answers = kit.on_ranks(ranks, work)
+    gradient = torch.cat([slope for _, slope in answers], -1)
+    return {"loss": kit.attach_gradient(answers[0][0], whole, gradient)}
 
 
 def _top_k_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,7 +343,9 @@ BINDINGS = (
         policy_loss(
             boundary, _policy, [*_BY_ALGORITHM], ("eps_clip_low", "eps_clip_high", "dual_clip"), imports=imports,
             requires=imports[2:], fixed={"dp_size": None, "loss_scale_factor": None},
-            accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
+            accepts={
+                "importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES), "on_policy": (False, False, True),
+            },
         )
         for boundary, imports in (
             (f"{LOSSES}.ClippedPGLossFn.__call__", (BATCHES,)),
@@ -315,17 +360,33 @@ BINDINGS = (
     ),
     Binding(
         f"{LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_importance_weights, imports=(BATCHES,),
-        accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
+        accepts={"level": ("token", "sequence", "kept_by_mean"), "response_mask": ("full", "right")},
         fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
     ),
-    Binding(
-        f"{LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distil, fixed={"temperature": 1.0},
-        accepts={"beta": (0.0, 1.0)}, requires=(PREPARED,),
+    *(
+        Binding(
+            path, "distillation_loss", call=_distil, fixed={"temperature": 1.0}, imports=(LOSSES, BATCHES, PREPARED),
+            requires=(PREPARED,),
+            accepts={
+                "beta": (0.0, 1.0, 0.5, 0.25), "top_k": (None, 2), "outside": (None, -100.0),
+                "vocabulary_ranks": (1, 2),
+            },
+            stand_ins=(RANKS,),
+            dialects=(
+                Dialect(
+                    "mixture", "divergences", "the mixed loss is a weighted sum of both divergences",
+                    f"{MAIN}/algorithms/loss/loss_functions.py#L1174",
+                ),
+            ),
+        )
+        for path in (f"{LOSSES}.DistillationLossFn.__call__", f"{PREPARED}.prepare_loss_input")
     ),
     Binding(f"{LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(BATCHES,)),
     Binding(
         f"{LOSSES}.ClippedPGLossFn.__call__", "rollout_kl", call=_kl_loss, imports=(BATCHES,),
-        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        accepts={
+            "kl_estimator": ("k1", "k2", "k3"), "mean_over": ("sequences", "tokens"), "off_policy": (False, True),
+        },
         dialects=(
             CLAMPED,
             Dialect(
@@ -355,6 +416,7 @@ BINDINGS = (
     Binding(
         f"{LOSSES}.DPOLossFn.__call__", "preference_loss", call=_dpo_loss, imports=(BATCHES,),
         fixed={**PREFERENCE_LOSS.lacking("beta"), "loss_type": "sigmoid"},
+        accepts={"averaged": (False, True), "nll_weight": (0.0, 0.5), "nll_over": ("responses", "sums")},
     ),
     Binding(
         f"{LOSSES}.MseValueLossFn.__call__", "value_loss", call=_value, imports=(BATCHES,),

@@ -46,7 +46,8 @@ class _Store:
         columns = {}
         for name in select_fields:
             own = [self._samples[partition_id, key][name] for key in sample_ids]
-            columns[name] = self._codec.stack_or_nest(own) if hasattr(own[0], "shape") else NonTensorStack(*own)
+            tensors = isinstance(own[0], torch.Tensor)
+            columns[name] = self._codec.stack_or_nest(own) if tensors else NonTensorStack(*own)
         return TensorDict(columns, batch_size=[len(sample_ids)])
 
     def clear_samples(self, sample_ids: Sequence[str], partition_id: str) -> None:
@@ -136,6 +137,7 @@ BINDINGS = (
         f"{ALGORITHMS}.grpo_sync.grpo_train_sync", "training_loop", call=_ran,
         imports=(*runs._IMPORTS, *runs._OF_ROLLOUTS, runs._GRPO, _PLANE, _CODEC, _MIXIN, _POLICY, _ACTOR, _NSYS),
         requires=(f"{runs._GRPO}._initial_grpo_save_state", f"{_POLICY}.TQPolicy.read_from_dataplane"),
+        accepts=runs._choices("grpo_sync.grpo_train_sync", "grpo", "prompts"),
         stand_ins=(*runs._STAND_INS, StandIn("TransferQueue", "keeps the columns of samples in memory")),
     ),
 )  # fmt: skip

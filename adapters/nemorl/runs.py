@@ -24,15 +24,26 @@ from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, Options, Words, message
 #: ``_ROWS`` is the number of rows in a step, two for each prompt. Training prompts are numbered from ``_NAMES``, and
 #: validation prompts from ``_VALIDATION``.
 _ROWS, _NAMES, _VALIDATION = 4, 10, 100
+#: Seconds that an update takes by the stand-in clock.
+_STEP = 1000
 #: Maximum number of calls of ``train`` in a run. A call is an update or a validation batch.
 _MOST = 30
 
 
 class _Rows(list[Callable[[], Any]]):
-    """A stand-in data loader that makes new batches for each iteration, because training loops may change them."""
+    """A stand-in data loader that makes new batches for each iteration, because training loops may change them.
+
+    :ivar endless: True if an iteration never ends, as with several data loaders.
+    """
+
+    endless = False
+
+    @property
+    def dataloaders(self) -> dict[str, Any]:
+        return {"one": self}
 
     def __iter__(self) -> Iterator[Any]:
-        return (make() for make in list.__iter__(self))
+        return (make() for make in (cycle(list.__iter__(self)) if self.endless else list.__iter__(self)))
 
     def state_dict(self) -> dict[str, int]:
         return {"batches": len(self)}
@@ -56,6 +67,9 @@ class _Run:
 
     def __init__(self, boundary: Any, inputs: Mapping[str, Any]) -> None:
         self._batch, self._rewards = boundary.imported[BATCHES].BatchedDataDict, inputs["rewards"]
+        self._truncated, self._options = inputs["truncated"], inputs["equivalent_options"]
+        self._answers: Counter[int] = Counter()
+        self._alone = False  # whether the policy generates, without an engine
         self._parts, self._updates, self._loaded, self._calls = inputs["validation"], 0, 0, count()
         self._trainings = count()
         self._times: Counter[int] = Counter()
@@ -64,7 +78,8 @@ class _Run:
         self.sharding_annotations = kit.stand_in(get_axis_size=lambda *_: 1)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("snapshot_step_metrics", "get_step_metrics"):
+        optional = name in ("snapshot_step_metrics", "get_step_metrics") and self._options != _MANY
+        if name.startswith("__") or optional:
             raise AttributeError(name)
         return partial(self.note, name, next(self._calls))
 
@@ -127,8 +142,8 @@ class _Run:
 
     def generate(self, data: Any, greedy: bool = False) -> dict[str, Any]:
         ids, ends = data["input_ids"], data["input_lengths"]
-        if ids[0, 2] < _VALIDATION and len(self._list("versions")) == self._updates:
-            self._list("versions").append(self._loaded)
+        if ids[0, 2] < _VALIDATION:
+            self._note_version()
         sizes = 1 + ids[:, 2] % 3
         whole = torch.zeros(len(ids), int((ends + sizes).max()), dtype=ids.dtype)
         log_probs = torch.zeros(whole.shape)
@@ -140,10 +155,26 @@ class _Run:
         return {
             "output_ids": whole,
             "logprobs": log_probs,
-            "truncated": sizes == 3,
+            "truncated": self._flags(ids[:, 2].tolist(), sizes == 3),
             "routed_experts": routes,
             **lengths,
         }
+
+    def _note_version(self) -> None:
+        """Record the weights that generate the first rollouts after an update."""
+        if len(self._list("versions")) == self._updates:
+            self._list("versions").append(self._updates if self._alone else self._loaded)
+
+    def _flags(self, numbers: Sequence[int], usual: Any) -> Any:
+        """Return which answers are truncated. The two answers to a prompt are generated one after the other."""
+        if self._truncated is None:
+            return usual
+        flags = []
+        for number in numbers:
+            place = 2 * (number - _NAMES) + self._answers[number] % 2
+            self._answers[number] += 1
+            flags.append(bool(number < _VALIDATION and self._truncated[place // _ROWS][place % _ROWS]))
+        return torch.tensor(flags)
 
     async def generate_async(self, data: Any, greedy: bool = False) -> Any:
         rows = self.generate(data, greedy)
@@ -184,6 +215,9 @@ class _Run:
         metrics |= {"token_mult_prob_error": [1.5], "gen_kl_error": [0.25], **counted}
         metrics |= {f"probs_ratio_{name}": [0.5, float("inf"), 2.0] for name in ("min", "max", "clamped_min")}
         flops = {"total_flops": 3e12, "num_ranks": 2, "theoretical_tflops": 4.0, "moe_metrics": {"load": 0.5}}
+        if self._options == _MANY:
+            flops |= {"mtp_metrics": {"accepted": 0.5}, "draft_grad_norm": torch.tensor(1.5)}
+            metrics["draft_loss"] = [0.5]
         return {"loss": loss, "grad_norm": torch.tensor(2.0), "all_mb_metrics": metrics, **flops}
 
     def _note_rows(self, data: Any, first: Any) -> None:
@@ -194,9 +228,21 @@ class _Run:
                 numbers[place] = 2 * number + times[number]
                 times[number] += 1
         self.did["trained"] += numbers
+        if "sample_mask" in data:
+            self._list("counted").extend((data["sample_mask"] != 0).int().tolist())
         if "advantages" in data:
-            trained = (data["token_mask"] * data["sample_mask"][:, None] != 0).float()
-            self._list("advantages").extend((data["advantages"] * trained).sum(-1) / trained.sum(-1))
+            counted = data["sample_mask"] != 0
+            tokens = (data["token_mask"] != 0).float()
+            means = (data["advantages"] * tokens).sum(-1) / tokens.sum(-1)
+            self._list("advantages").extend(torch.where(counted, means, 0.0))
+
+    def calibrate_qkv_fp8_scales(self, data: Any, include_q: bool = False, **_: Any) -> dict[str, Any]:
+        return {"layers": {"0": 1.0}}
+
+    def get_logger_metrics(self) -> dict[str, Any]:
+        """Return sizes and queue lengths of two engines over time."""
+        sizes = {0: [0, 1, 2, 0], 1: [3] * 60}
+        return {"inflight_batch_sizes": sizes, "num_pending_samples": {0: [1, 0], 1: []}}
 
     def load(self, *_: Any, **__: Any) -> dict[str, float]:
         """Record that the engine loads the policy's current weights."""
@@ -207,8 +253,8 @@ class _Run:
 
     def run_examples(self, examples: Sequence[Mapping[str, Any]], head_server_config: Any) -> list[Any]:
         """Return the examples' results in reverse order. A result with reward 0 has a fault that NeMo-RL penalises."""
-        if examples[0]["prompt"] < _VALIDATION and len(self._list("versions")) == self._updates:
-            self._list("versions").append(self._loaded)
+        if examples[0]["prompt"] < _VALIDATION:
+            self._note_version()
         results = []
         for place, (row, reward) in enumerate(zip(examples, self._next_rewards(examples))):
             number, good = row["prompt"], bool(reward)
@@ -276,6 +322,12 @@ class _Run:
         """Do not write the state of a data loader."""
 
 
+#: Numbers of the sets of options that must not change a run. With ``_MANY``, the engine has its own devices, quantised
+#: caches and step metrics, and reference log-probs are not used. With ``_FEW``, there are several data loaders,
+#: checkpoints are ranked by a validation, ratios are 1, and the policy itself generates, if the loop supports it.
+_MANY, _FEW = 1, 2
+_ONE_DEVICE_LOOPS = ("ppo", "distillation")  # loops that may have no engine
+
 #: Additional options for runs of several epochs. With these values, they mask no sequence and reduce no reward.
 _NEUTRAL = {
     "seq_logprob_error_threshold": 1e6,
@@ -316,17 +368,32 @@ def _make_config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: boo
         "skip_reference_policy_logprobs_calculation": False,
         **(_NEUTRAL if inputs["epochs"] > 1 else {}),
     }
+    more = {
+        "stop_at_validation_metric": "accuracy" if inputs["stop_value"] is not None else None,
+        "stop_at_validation_threshold": inputs["stop_value"],
+        "use_dynamic_sampling": inputs["filters_constant_groups"],
+        "dynamic_sampling_max_gen_batches": 10,
+        "overlong_filtering": inputs["filters_truncated"],
+    }
+    sets = inputs["equivalent_options"]
+    # With TransferQueue, NeMo-RL's workers read the reference log-probs even if nobody has computed them.
+    unused = sets == _MANY and "sync" not in boundary.path
+    options |= {**more, "skip_reference_policy_logprobs_calculation": unused}
     kind = next(value for key, value in vars(boundary.module).items() if key.lower() == f"{name}config")
     if not hasattr(kind, "model_fields"):
         raise AbsentError(f"this version's {kind.__name__} is not a pydantic model")
+    if missing := [key for key, value in more.items() if value and key not in kind.model_fields and value != 10]:
+        raise AbsentError(f"this version's {kind.__name__} has no option {missing[0]}")
     own = kind(**{key: value for key, value in options.items() if key in kind.model_fields})
     if "adv_estimator" in kind.model_fields:
         gae = dict.fromkeys(("gae_lambda", "gae_gamma"), 1.0) | {"normalize_advantages": False}
         usual = {"gae_lambda_value": None, "gae_lambda_policy": None, "length_adaptive_alpha": 0.0}
         own.adv_estimator = Options({**options, **gae, **usual, "name": estimator, "reward_weights": None})
     apart = "async" in boundary.path
-    shared = {"enabled": not apart, "resources": {"num_nodes": 1, "gpus_per_node": 1}}
+    shared = {"enabled": not apart and sets != _MANY, "resources": {"num_nodes": 1, "gpus_per_node": 1}}
     engine = {"async_engine": waits, "expose_http_server": True, "max_model_len": 7}
+    if sets == _MANY:
+        engine |= {"enable_vllm_metrics_logger": True, "vllm_metrics_logger_interval": 0.5}
     generation = {"colocated": shared, "backend": "vllm", "vllm_cfg": engine, "max_new_tokens": 50, "top_k": None}
     generation |= {"temperature": 1.0, "top_p": 1.0, "stop_strings": None, "stop_token_ids": None}
     generation |= {"val_temperature": 0.5, "val_top_p": 0.9, "val_top_k": None}
@@ -337,14 +404,20 @@ def _make_config(boundary: Any, inputs: Mapping[str, Any], name: str, waits: boo
     policy |= {"train_global_batch_size": 2, "train_micro_batch_size": 1, "make_sequence_length_divisible_by": 4}
     policy |= {"router_replay": {"enabled": not gym}}
     saving = {"enabled": True, "checkpoint_must_save_by": None, "save_period": inputs["save_period"]}
+    if inputs["time_limit"] is not None:
+        hours, seconds = divmod(_STEP * inputs["time_limit"] + _STEP // 2, 3600)
+        saving["checkpoint_must_save_by"] = f"00:{hours:02}:{seconds // 60:02}:{seconds % 60:02}"
+    ranked_by = "val:accuracy" if sets == _FEW else "train:loss"
+    corrected = {"use_importance_sampling_correction": apart, "force_on_policy_ratio": sets == _FEW}
+    corrected |= {"reference_policy_kl_penalty": 0.0} if sets == _MANY else {}
     return boundary.module.MasterConfig.model_construct(
         **{name: own},
         policy=policy,
-        loss_fn=losses.ClippedPGLossConfig(use_importance_sampling_correction=apart),
-        checkpointing={**saving, "metric_name": "train:loss"},
+        loss_fn=losses.ClippedPGLossConfig(**corrected),
+        checkpointing={**saving, "metric_name": ranked_by},
         cluster={"num_nodes": 2, "gpus_per_node": 2},
         logger={"num_val_samples_to_print": 1, "wandb_enabled": False, "wandb": {}},
-        data={"use_multiple_dataloader": False},
+        data={"use_multiple_dataloader": sets == _FEW},
         env={"should_use_nemo_gym": gym, "nemo_gym": {"effort_levels": brief}} if gym else {},
         reward_penalties={**penalties, "token_ids": tokens},
         on_policy_distillation=None,
@@ -479,6 +552,8 @@ _GRPO = f"{ALGORITHMS}.grpo"
 def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one of NeMo-RL's training loops with stand-ins, and return the record of the run."""
     run, imported, module = _Run(boundary, inputs), boundary.imported, boundary.module
+    many, few = (inputs["equivalent_options"] == sets for sets in (_MANY, _FEW))
+    run.requires_kv_scale_sync = many
     gym = name in ("grpo", "distillation") and len(inputs["rewards"]) == 1
     config, critic = _make_config(boundary, inputs, name, waits or gym, gym), _Run(boundary, inputs)
     critic._metrics = [*_OF_CRITIC]
@@ -489,17 +564,22 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
     if _GYM in imported:
         environments["nemo_gym"] = _make_gym(imported[_GYM].NemoGym, run)
     initial = next(value for key, value in vars(module).items() if key.startswith("_") and key.endswith("save_state"))
-    validation = run.validation_loader(make)
+    validation, training = run.validation_loader(make), run.loader(make)
+    training.endless = few and make == "prompts" and not inputs["filters_constant_groups"]
     named = {
         "policy": run, "policy_generation": run, "student_policy": run, "teacher_policy": run, "value_model": critic,
         "student_generation": run, "logger": run, "checkpointer": run, "tokenizer": Words(), "loss_fn": None,
         "value_loss_fn": None, "task_to_env": environments, "val_task_to_env": environments, "master_config": config,
-        **dict.fromkeys(("wrapped_dataloader", "dataloader", "train_dataloader"), run.loader(make)),
+        **dict.fromkeys(("wrapped_dataloader", "dataloader", "train_dataloader"), training),
         "val_dataloader": {"one": validation} if make == "pairs" else validation,
         f"{name}_save_state": initial(),
     }  # fmt: skip
-    seconds, patience = count(), _Waits()  # the clock advances by one second at each reading
-    clock = kit.stand_in(**dict.fromkeys(("perf_counter", "time"), lambda: float(next(seconds))), sleep=lambda *_: None)
+    if few and name in _ONE_DEVICE_LOOPS and "async" not in boundary.path:
+        run._alone = True
+        named |= dict.fromkeys(("policy_generation", "student_generation"))
+    seconds, patience = count(), _Waits()  # the clock advances a little at each reading, and a lot in each update
+    read = lambda: _STEP * run._updates + next(seconds) / 1000  # noqa: E731
+    clock = kit.stand_in(**dict.fromkeys(("perf_counter", "time"), read), sleep=lambda *_: None)
     ray = kit.stand_in(get=_get, kill=lambda *_: None)
     replaced = {
         "refit_policy_generation": run.load, "_write_latest_checkpoint_status": run.write_status, "ray": ray,
@@ -527,6 +607,10 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
             actors = {"AsyncTrajectoryCollector": _actors(collector), "ReplayBuffer": _actors(buffer)}
             alone.enter_context(kit.swap_all(imported[_ASYNC], **actors))
         boundary.function(**{key: value for key, value in named.items() if key in boundary.parameters})
+    if inputs["filters_constant_groups"]:
+        run.did.pop("reward", None)  # NeMo-RL reports a mean over rewards of prompts that it does not train on
+    if "versions" in run.did:  # a run that ends early may have generated rollouts that it does not train on
+        run.did["versions"] = run.did["versions"][: run._updates]
     return run.did
 
 
@@ -551,6 +635,22 @@ _OF_GAE = (
 _AHEAD = (
     Dialect("ahead", 1, "the engine generates rollouts one step ahead of training", f"{MAIN}/algorithms/grpo.py#L4450"),
 )
+
+
+def _choices(path: str, name: str, make: str) -> dict[str, tuple[Any, ...]]:
+    """Return the values of optional inputs that a training loop supports."""
+    choices: dict[str, tuple[Any, ...]] = {"time_limit": (None, None, 2)}
+    if make == "prompts":
+        choices["equivalent_options"] = (0, _MANY, _FEW)
+    if name == "grpo":
+        choices["stop_value"] = (None, None, 0.5)
+    if name in ("grpo", "ppo"):
+        choices["filters_truncated"] = (False, False, True)
+    if name == "grpo" and "async" not in path:
+        choices["filters_constant_groups"] = (False, False, True)
+    return choices
+
+
 _STAND_INS = (
     StandIn("policy, engine, environment", "return the scenario's rewards and fixed tokens; no model runs"),
     StandIn("logger, checkpointer, clock", "record their arguments; nothing is written, and time advances by calls"),
@@ -563,6 +663,7 @@ BINDINGS = tuple(
         imports=(*_IMPORTS, *(_OF_ROLLOUTS if make == "prompts" else ()), *(_OF_ASYNC if "async" in path else ())),
         requires=(f"{_GRPO}._initial_grpo_save_state",),
         dialects=(*(_OF_GAE if name == "ppo" else ()), *(_AHEAD if "async" in path else ())),
+        accepts=_choices(path, name, make),
     )
     for path, name, make, waits in (
         ("grpo.grpo_train", "grpo", "prompts", False), ("ppo.ppo_train", "ppo", "prompts", True),

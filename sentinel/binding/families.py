@@ -40,6 +40,7 @@ from sentinel.contracts.normalisation import MASKED_STATISTICS as MASKED_STATIST
 from sentinel.contracts.normalisation import REWARD_NORMALISATION as REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.contracts.returns import DISCOUNTED_RETURN as DISCOUNTED_RETURN
+from sentinel.contracts.rollouts import LOG_PROB_STEP as LOG_PROB_STEP
 from sentinel.contracts.rollouts import SAMPLING_REQUEST as SAMPLING_REQUEST
 from sentinel.contracts.rollouts import WeightEngine as WeightEngine
 from sentinel.contracts.schedule import LEARNING_RATE as LEARNING_RATE

@@ -50,9 +50,11 @@ TOKEN_ALIGNMENT = rule(
         Input("teacher", "any", "tokens of the second tokenizer", choices=((),)),
     ),
     observes=(
-        Observed("student_chunks", "for each token of the first side, the number of its chunk"),
-        Observed("teacher_chunks", "for each token of the second side, the number of its chunk"),
-        Observed("exact", "for each token of the first side, whether one token of the second side equals it"),
+        Observed("student_chunks", "for each token of the first side, the number of its chunk", ("student",)),
+        Observed("teacher_chunks", "for each token of the second side, the number of its chunk", ("teacher",)),
+        Observed(
+            "exact", "for each token of the first side, whether one token of the second side equals it", ("student",)
+        ),
         Observed("correct", "number of chunks whose text is the same on both sides"),
     ),
     measure=returned(student_chunks="integers", teacher_chunks="integers", exact="integers?", correct="number?"),

@@ -248,6 +248,12 @@ CONVERSATION = rule(
             (False, True),
         ),
         knob("trains", "train all answers, or only the last", ("all", "last")),
+        Input(
+            "apart",
+            "boolean",
+            "whether the data have the last answer in a column of its own, or all messages in one column",
+            default=False,
+        ),
         drawn("max_tokens", "maximum number of tokens of a chat; further tokens are cut off", (None, 12, 20)),
         dialect("after_the_end", "absent", "the new line after the end of an answer: absent (not trained), or counted"),
         dialect("untrained", "left out", "a chat without a trained token: left out, or kept"),

@@ -7,7 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.contracts.aggregation import cut_token_mean, differentiated
-from sentinel.contracts.contract import Choose, Contract, Input, Observed, drawn, knob, laws_of_tokens, token_mask
+from sentinel.contracts.contract import (
+    Choose,
+    Contract,
+    DoesNotApply,
+    Input,
+    Observed,
+    dialect,
+    drawn,
+    knob,
+    laws_of_tokens,
+    token_mask,
+)
 from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
 from sentinel.values.lazy import torch
 
@@ -27,8 +38,14 @@ def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("logits", "teacher_logits"):
         kept = torch.where(valid[..., None], inputs[name], 0.0)
         distributions.append(torch.log_softmax(kept / inputs["temperature"], -1))
-    student, teacher = distributions
-    if beta == 0:
+    student, teacher = _known(distributions[0], distributions[1], inputs)
+    if inputs["mixture"] == "divergences":
+        divergences = torch.zeros_like(student[..., 0])
+        if beta < 1:
+            divergences = divergences + (1 - beta) * _divergence(teacher, student)
+        if beta > 0:
+            divergences = divergences + beta * _divergence(student, teacher)
+    elif beta == 0:
         divergences = _divergence(teacher, student)
     elif beta == 1:
         divergences = _divergence(student, teacher)
@@ -42,6 +59,24 @@ def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _divergence(one: Any, other: Any) -> Any:
     return (one.exp() * (one - other)).sum(-1)
+
+
+def _known(student: Any, teacher: Any, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return both distributions' log-probs, if only the teacher's ``top_k`` log-probs are known.
+
+    By ``outside``, other tokens are removed from both distributions, or have a small probability for the teacher.
+    """
+    size = inputs["top_k"]
+    if size is None or size >= teacher.shape[-1]:
+        return student, teacher
+    likeliest = teacher.topk(size + 1, -1).values
+    if (likeliest[..., -2] - likeliest[..., -1] < 1e-3)[inputs["response_mask"] != 0].any():
+        raise DoesNotApply("two tokens are so close in the teacher's distribution that rounding decides which is used")
+    teacher, places = teacher.topk(size, -1)
+    if inputs["outside"] is None:
+        return student.gather(-1, places).log_softmax(-1), teacher.log_softmax(-1)
+    whole = torch.full_like(student, inputs["outside"])
+    return student, whole.scatter(-1, places, teacher.log_softmax(-1))
 
 
 def _arrange_distillation_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -68,6 +103,21 @@ DISTILLATION_LOSS = Contract(
         token_mask(dtype="int64", dtypes=()),
         knob("beta", "0 is the forward KL (teacher || student), 1 the reverse", (0.5, 0.0, 1.0, 0.1)),
         knob("temperature", "temperature that divides both logits", (1.0, 2.0)),
+        Input("top_k", "integer", "number of the teacher's likeliest tokens that are used; default: all", default=None),
+        Input(
+            "outside",
+            "number",
+            "the teacher's log-prob of any other token, while its top_k log-probs are normalised among themselves; "
+            "default: both distributions have only the top_k tokens",
+            default=None,
+        ),
+        Input("vocabulary_ranks", "integer", "ranks over which the student's vocabulary is split", default=1),
+        dialect(
+            "mixture",
+            "distributions",
+            "beta strictly between 0 and 1: distributions (divergences from the mixture of both), or divergences "
+            "(1 - beta times the forward KL, plus beta times the reverse KL)",
+        ),
         drawn(
             "batch_num_tokens",
             "valid tokens of the whole step; default: those of the batch",

@@ -15,6 +15,7 @@ from sentinel.contracts.contract import (
     Choose,
     Contract,
     DoesNotApply,
+    Input,
     Observed,
     dialect,
     knob,
@@ -219,4 +220,50 @@ SECOND_MOMENT_MASK = Contract(
     oracle=_oracle_second_moment_mask,
     laws=("masked_values_have_no_influence", "padding_is_invisible", "twins_agree", "every_knob_counts", *AS_DEFINED),
     arrange=spreading("proximal_log_probs", "behaviour_log_probs"),
+)
+
+
+# -- penalised turns ---------------------------------------------------------------------------------------------------
+
+
+def _oracle_turn_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return each token's advantage. A response's own advantage is its number; that of a faulty turn is the penalty."""
+    penalties = {"invalid": inputs["invalid_advantage"], "malformed": inputs["malformed_advantage"]}
+    found = []
+    for number, turns in enumerate(inputs["turns"], start=1):
+        for length, kind in turns:
+            penalty = penalties.get(kind)
+            found += [float(number) if penalty is None else penalty] * length
+    return {"advantages": found}
+
+
+def _arrange_turn_penalty(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    kinds = ("said", "heard", "invalid", "malformed")
+    inputs["turns"] = [
+        [(choose.integer(1, 3), choose.one_of(kinds)) for _ in range(choose.integer(1, 3))]
+        for _ in range(choose.integer(1, 3))
+    ]
+    return inputs
+
+
+TURN_PENALTY = rule(
+    name="turn_penalty",
+    summary="the advantages of a policy's turns, of which faulty turns have a fixed advantage",
+    source="the meaning of the options: the advantage of a faulty turn replaces that of the response",
+    inputs=(
+        Input(
+            "turns",
+            "any",
+            "for each response, its turns as (number of tokens, kind); kinds: said (by the policy), heard (from the "
+            "environment), invalid (a tool call) and malformed (thinking)",
+            choices=((),),
+        ),
+        knob("invalid_advantage", "advantage of invalid tool calls; null: that of the response", (None, -1.0, -2.5)),
+        knob("malformed_advantage", "advantage of malformed thinking; null: that of the response", (None, -0.5)),
+    ),
+    observes=(Observed("advantages", "the advantage of each token of each response", ("tokens",)),),
+    measure=returned(advantages="numbers"),
+    oracle=_oracle_turn_penalty,
+    laws=(*AS_DEFINED, "every_knob_counts"),
+    arrange=_arrange_turn_penalty,
 )

@@ -72,7 +72,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     they correct the sampling distribution and are not part of the objective.
     """
     valid, level = inputs["response_mask"] != 0, inputs["level"]
-    of_tokens = level in ("token", "every_token", "largest")
+    of_tokens = level in ("token", "every_token", "largest", "kept_by_mean")
     logs = log_ratio(inputs["old_log_probs"], inputs["rollout_log_probs"], valid, "token" if of_tokens else level)
     weights = exponential(_cut(logs, inputs), inputs)
     low, high = inputs["threshold_low"], inputs["threshold_high"]
@@ -85,6 +85,9 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
         statistic = weights if inputs["statistic"] == "ratio" else _divergence(inputs)
         if level == "largest" and inputs["statistic"] == "ratio":
             raise DoesNotApply("the level `largest` is defined for the statistics k2 and k3, not for the ratio")
+        if level == "kept_by_mean":
+            means = log_ratio(inputs["old_log_probs"], inputs["rollout_log_probs"], valid, "geometric")
+            statistic = exponential(_cut(means, inputs), inputs)
         inside = torch.ones_like(valid)
         if low is not None and inputs["statistic"] == "ratio":
             inside &= statistic >= low
@@ -154,7 +157,8 @@ IMPORTANCE_WEIGHT = Contract(
             "level",
             "level of the ratio: token; sequence (product over its valid tokens); geometric (their geometric mean); "
             "every_token (keep a sequence if all its valid tokens are kept; weights as for token); largest (keep a "
-            "sequence by its largest token distance; weights as for token)",
+            "sequence by its largest token distance; weights as for token); kept_by_mean (keep a sequence by the "
+            "geometric mean of its ratios; weights as for token)",
             ("token", "sequence", "geometric"),
         ),
         knob(

@@ -362,6 +362,8 @@ def _step(inputs: Mapping[str, Any]) -> Step:
     log_probs, old, advantages = (
         torch.where(valid, inputs[name], 0.0) for name in ("log_probs", "old_log_probs", "advantages")
     )
+    if inputs["on_policy"]:
+        old = log_probs.detach()
     if inputs["advantage_level"] == "sequence":
         advantages = row_mean(advantages, valid)
     logs = log_ratio(log_probs, old, valid, inputs["ratio_level"])
@@ -442,17 +444,22 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     spread(inputs, "log_probs", "old_log_probs")
     count_globally(inputs, choose)
-    old = inputs["old_log_probs"]
-    if inputs["importance_weight_cap"] is not None and inputs["rollout_log_probs"] is None:
-        drawn = np.array(choose.integers(old.array().size, 0, len(_ROLLOUT_RATIOS) - 1)).reshape(old.shape)
-        rollout = np.minimum(old.array().astype(np.float64) - np.array(_ROLLOUT_RATIOS)[drawn], 0)
-        inputs["rollout_log_probs"] = replaced(old, rollout)
+    draw_rollout_policy(inputs, choose)
     if inputs["algorithm"] in _ONE_ADVANTAGE:
         advantages = inputs["advantages"]
         values = advantages.array().copy()
         values[:] = values[:, :1]
         inputs["advantages"] = replaced(advantages, values)
     return inputs
+
+
+def draw_rollout_policy(inputs: dict[str, Any], choose: Choose) -> None:
+    """Draw the log-probs of another policy that sampled the tokens, in place, if ``importance_weight_cap`` is set."""
+    old = inputs["old_log_probs"]
+    if inputs["importance_weight_cap"] is not None and inputs["rollout_log_probs"] is None:
+        drawn = np.array(choose.integers(old.array().size, 0, len(_ROLLOUT_RATIOS) - 1)).reshape(old.shape)
+        rollout = np.minimum(old.array().astype(np.float64) - np.array(_ROLLOUT_RATIOS)[drawn], 0)
+        inputs["rollout_log_probs"] = replaced(old, rollout)
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
@@ -539,6 +546,12 @@ POLICY_LOSS = Contract(
             default=None,
         ),
         Input("importance_weight_cap", "number", "upper bound of these weights; default: no bound", default=None),
+        Input(
+            "on_policy",
+            "boolean",
+            "whether the trained policy's own log-probs, as constants, replace old_log_probs, so that each ratio is 1",
+            default=False,
+        ),
         dialect(
             "ratio_level",
             None,

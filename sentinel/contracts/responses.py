@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import CONTEXT_PARALLEL, gradient, leaf
+from sentinel.contracts.aggregation import CONTEXT_PARALLEL, gradient, leaf, replaced
 from sentinel.contracts.contract import (
     REQUIRED,
     TOKENS,
     Choose,
     Contract,
+    DoesNotApply,
     Input,
     Observed,
     dialect,
@@ -121,9 +122,15 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute ``log p_t = log_softmax(z_t / T)[token t]``, and the entropy of the same distribution.
 
     Temperature 0 puts all probability on the likeliest token, so it has no usable log-probs. For a greedy rollout,
-    log-probs are those of the unscaled distribution, ``T = 1``.
+    log-probs are those of the unscaled distribution, ``T = 1``. With ``top_k`` or ``top_p``, tokens that are not
+    sampled have no probability, and the distribution of the others is renormalised.
     """
     logits = inputs["logits"] / (inputs["temperature"] or 1.0)
+    if inputs["top_k"] is not None or inputs["top_p"] < 1:
+        kept, decided = _keep_likeliest(logits.detach().double().numpy(), inputs["top_k"], inputs["top_p"])
+        if not decided[inputs["response_mask"].numpy() != 0].all():
+            raise DoesNotApply("rounding decides which tokens remain after filtering by top_k or top_p")
+        logits = torch.where(torch.from_numpy(kept), logits, float("-inf"))
     distribution = torch.log_softmax(logits, dim=-1)
     log_probs = distribution.gather(-1, inputs["token_ids"].long().unsqueeze(-1)).squeeze(-1)
     if not inputs["with_entropy"]:
@@ -131,6 +138,30 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["entropy_of"] == "model":
         distribution = torch.log_softmax(inputs["logits"], dim=-1)
     return {"log_probs": log_probs, "entropy": -(distribution.exp() * distribution).sum(-1)}
+
+
+def _keep_likeliest(logits: Any, top_k: int | None, top_p: float) -> tuple[Any, Any]:
+    """Return flags of the tokens that are sampled, and whether they are clear at each position, as numpy arrays.
+
+    First, the ``top_k`` likeliest tokens are kept. Of these, the likeliest tokens whose probabilities add up to at
+    least ``top_p`` are kept (nucleus sampling, arXiv:1904.09751, section 3.1).
+    """
+    order = np.argsort(-logits, axis=-1, kind="stable")
+    ranked = np.take_along_axis(logits, order, -1)
+    size = ranked.shape[-1]
+    ranks = np.arange(size)
+    inside = np.broadcast_to(ranks < (size if top_k is None else top_k), ranked.shape)
+    powers = np.where(inside, np.exp(ranked - ranked[..., :1]), 0.0)
+    shares = powers / powers.sum(-1, keepdims=True)
+    before = np.cumsum(shares, -1) - shares
+    inside = inside & (before < top_p) if top_p < 1 else inside
+    count = inside.sum(-1, keepdims=True)
+    following = np.take_along_axis(ranked, np.minimum(count, size - 1), -1)
+    gap = np.take_along_axis(ranked, count - 1, -1) - following
+    decided = ((gap > 1e-3) | (count == size))[..., 0] & ((top_p >= 1) | (np.abs(before - top_p) > 1e-3).all(-1))
+    kept = np.empty(inside.shape, dtype=bool)
+    np.put_along_axis(kept, order, inside, -1)
+    return kept, decided
 
 
 def _counted_up(inputs: Mapping[str, Any]) -> Tensor:
@@ -142,8 +173,20 @@ def _counted_up(inputs: Mapping[str, Any]) -> Tensor:
 def _arrange_token_log_probs(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     rows, tokens, vocabulary = inputs["logits"].shape
     drawn = np.array(choose.integers(rows * tokens, 0, vocabulary - 1)).reshape(rows, tokens)
+    if inputs["top_k"] is not None or inputs["top_p"] < 1:
+        drawn = _draw_sampled_tokens(inputs, drawn)
     inputs["token_ids"] = tensor(drawn.tolist(), "int64")
     return inputs
+
+
+def _draw_sampled_tokens(inputs: dict[str, Any], drawn: Any) -> Any:
+    """Make the logits of a position differ, and return tokens that can be sampled with top_k and top_p."""
+    logits = inputs["logits"].array().astype(np.float64)
+    logits = logits + np.arange(logits.shape[-1]) / 16
+    inputs["logits"] = replaced(inputs["logits"], logits)
+    kept, _ = _keep_likeliest(logits / (inputs["temperature"] or 1.0), inputs["top_k"], inputs["top_p"])
+    likeliest = np.argsort(~kept, axis=-1, kind="stable")
+    return np.take_along_axis(likeliest, (drawn % kept.sum(-1))[..., None], -1)[..., 0]
 
 
 TOKEN_LOG_PROBS = Contract(
@@ -170,7 +213,15 @@ TOKEN_LOG_PROBS = Contract(
             default=lambda inputs: tensor(np.ones(inputs["logits"].shape[:2]).tolist(), "float32"),
         ),
         knob("temperature", "divisor of the logits; 0 (greedy rollouts) stands for 1", (1.0, 0.5, 2.0)),
+        Input("top_k", "integer", "only this many of the likeliest tokens are sampled; default: all", default=None),
+        Input(
+            "top_p",
+            "number",
+            "only the likeliest tokens whose probabilities add up to this share are sampled; applies after top_k",
+            default=1.0,
+        ),
         CONTEXT_PARALLEL,
+        Input("packed", "boolean", "whether the sequences are packed into one row without padding", default=False),
         dialect(
             "entropy_of",
             "sampled",

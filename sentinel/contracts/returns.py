@@ -13,6 +13,7 @@ from sentinel.contracts.contract import (
     Choose,
     Contract,
     DoesNotApply,
+    Input,
     Observed,
     dialect,
     knob,
@@ -38,7 +39,8 @@ def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute GAE (equation 16) over valid tokens.
 
     ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with ``delta_t = r_t + gamma V_{t+1} - V_t``. The value after the last
-    token is 0. The return is ``A_t + V_t``.
+    token is 0. The return is ``A_t + V_t``. VAPO (arXiv:2504.05118) uses another lambda for the returns (section 4.1),
+    and ``1 - 1 / (alpha l)`` for the advantages of a response of ``l`` tokens (equation 8).
     """
     rewards, values, gamma = inputs["token_level_rewards"], inputs["values"], inputs["gamma"]
     valid = inputs["response_mask"] != 0
@@ -51,12 +53,25 @@ def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
         deltas = r + gamma * torch.cat([v[1:], v.new_zeros(1)])[: len(v)] - v
         steps = torch.arange(len(v), dtype=torch.float64)
         ahead = steps[None, :] - steps[:, None]  # l, for token t (row) and t + l (column)
-        weights = torch.where(ahead >= 0, (gamma * inputs["lam"]) ** ahead.clamp(min=0), 0.0)
-        advantages[row, step] = weights @ deltas
-        returns[row, step] = weights @ deltas + v
+        own, of_returns = _lambdas(inputs, len(v))
+        advantages[row, step] = _decay(ahead, gamma * own) @ deltas
+        returns[row, step] = _decay(ahead, gamma * of_returns) @ deltas + v
     if inputs["whiten"]:
         advantages = whitened_as_stated(advantages, valid, inputs)
     return {"advantages": advantages, "returns": returns}
+
+
+def _lambdas(inputs: Mapping[str, Any], length: int) -> tuple[float, float]:
+    """Return the lambda of the advantages and the lambda of the returns of a response with ``length`` tokens."""
+    lam, alpha, of_returns = inputs["lam"], inputs["length_alpha"], inputs["lam_returns"]
+    return (
+        lam if alpha is None or not length else 1 - 1 / (alpha * length),
+        lam if of_returns is None else of_returns,
+    )
+
+
+def _decay(ahead: Any, factor: float) -> Any:
+    return torch.where(ahead >= 0, factor ** ahead.clamp(min=0), 0.0)
 
 
 GENERALISED_ADVANTAGE = Contract(
@@ -71,6 +86,13 @@ GENERALISED_ADVANTAGE = Contract(
         CONTEXT_PARALLEL,
         knob("gamma", "discount", (1.0, 0.5, 0.9, 0.0), REQUIRED),
         knob("lam", "GAE's lambda", (1.0, 0.5, 0.95, 0.0), REQUIRED),
+        Input("lam_returns", "number", "VAPO: the lambda of the returns; default: lam", default=None),
+        Input(
+            "length_alpha",
+            "number",
+            "VAPO: if set, at least 1: the lambda of a response's advantages is 1 - 1 / (length_alpha * its length)",
+            default=None,
+        ),
         dialect(
             "whiten",
             False,

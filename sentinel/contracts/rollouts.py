@@ -14,7 +14,8 @@ from sentinel.values.lazy import torch
 def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Observe the loss mask, the truncation flag and the rewards of an episode.
 
-    ``call`` returns ``loss_mask``, ``cut`` and, optionally, ``reward``: one number, or a list with one per token.
+    ``call`` returns ``loss_mask``, ``cut`` and, optionally, ``reward`` (one number, or a list with one per token) and
+    ``log_probs`` (a list with one per token).
     """
     outputs = call(**inputs)
     reward, turns = outputs.get("reward") if inputs["rewards"] else None, None
@@ -29,13 +30,19 @@ def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Map
         "cut": bool(outputs["cut"]),
         "reward": None if reward is None else float(reward),
         "turn_rewards": turns,
+        "log_probs": None if outputs.get("log_probs") is None else torch.tensor(outputs["log_probs"]),
     }
+
+
+#: The log-prob of the policy's first token of an episode, and the difference between two of its successive tokens.
+LOG_PROB_STEP = -0.125
 
 
 def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss mask and the reward of an episode, in which the environment's tokens follow each turn.
 
-    Tokens after the policy's last turn are dropped. A response that exceeds the limit is truncated there and marked as
+    The engine gives the policy's n-th token the log-prob ``n LOG_PROB_STEP``; tokens of the environment have 0. Tokens
+    after the policy's last turn are dropped. A response that exceeds the limit is truncated there and marked as
     truncated. The reward of a turn is on its last token, and the episode's reward is the sum over turns (Sutton and
     Barto, second edition, equation 3.7).
     """
@@ -46,7 +53,8 @@ def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
         rewards += [0.0] * (generated - 1) + list(inputs["rewards"][place : place + 1]) + [0.0] * observed
     whole = mask[: len(mask) - inputs["heard"][-1]]
     room = inputs["max_tokens"]
-    return {"loss_mask": whole[:room], "cut": len(whole) > room, "reward": rewards}
+    numbered = [LOG_PROB_STEP * sum(whole[: place + 1]) * flag for place, flag in enumerate(whole)]
+    return {"loss_mask": whole[:room], "cut": len(whole) > room, "reward": rewards, "log_probs": numbered[:room]}
 
 
 def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -84,6 +92,7 @@ ROLLOUT_EPISODE = rule(
         Observed("cut", "whether the response is marked as truncated at its limit"),
         Observed("reward", "the reward of the episode"),
         Observed("turn_rewards", "the reward within the tokens of each turn, if rewards are per token", ("turns",)),
+        Observed("log_probs", "the recorded log-prob of each token; 0 for the environment's", ("response",)),
     ),
     measure=_measure_rollout_episode,
     oracle=_oracle_rollout_episode,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import detached, differentiated, leaf, replaced, spread, spreading, with_a_token
+from sentinel.contracts.aggregation import detached, differentiated, leaf, replaced, spread, with_a_token
 from sentinel.contracts.contract import (
     AS_DEFINED,
     GROUP,
@@ -123,20 +123,43 @@ def _measure_rollout_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[
 def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the rollout KL term: the coefficient times the mean KL estimate of a sequence, averaged over sequences.
 
+    If another policy sampled the tokens, the estimate is multiplied by the importance weight ``p / p_behaviour``.
+
     If tokens are samples of the trained policy, the gradient of the expectation includes the gradient of their
     probability (arXiv:2506.09477, equation 5). The estimate is then multiplied by ``exp(log_probs - sg(log_probs))``,
     which is 1 and has the gradient of the log-prob.
     """
     valid, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
+    sampled_by = inputs["behaviour_log_probs"]
     kl = KL_ESTIMATE.reference({**inputs, "clamp": None, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
-    if inputs["of_the_samples"] == "differentiated":
+    if sampled_by is not None:
+        kl = kl * torch.exp(torch.where(valid, log_probs - sampled_by, 0.0))
+    elif inputs["of_the_samples"] == "differentiated":
         kl = kl * torch.exp(log_probs - log_probs.detach())
     if inputs["clamp"] is not None:
         kl = kl.clamp(-inputs["clamp"], inputs["clamp"])
-    rollout_kl = (torch.where(valid, kl, 0.0).sum(-1) / valid.sum(-1).clamp(min=1)).mean()
+    totals = torch.where(valid, kl, 0.0).sum(-1)
+    if inputs["mean_over"] == "tokens":
+        rollout_kl = totals.sum() / valid.sum().clamp(min=1)
+    else:
+        rollout_kl = (totals / valid.sum(-1).clamp(min=1)).mean()
     loss = inputs["coefficient"] * rollout_kl
     loss.backward()
     return {"rollout_kl": rollout_kl.detach(), "loss": loss.detach()}
+
+
+#: Values of ``log_probs - behaviour_log_probs`` that a search draws, if another policy sampled the tokens.
+_BEHAVIOUR_RATIOS = (0.0, 0.5, -0.5, 1.0, 0.25)
+
+
+def _arrange_rollout_kl(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    spread(inputs, "log_probs", "rollout_log_probs")
+    if inputs["off_policy"] and inputs["behaviour_log_probs"] is None:
+        current = inputs["log_probs"]
+        drawn = np.array(choose.integers(current.array().size, 0, len(_BEHAVIOUR_RATIOS) - 1)).reshape(current.shape)
+        sampled_by = np.minimum(current.array().astype(np.float64) - np.array(_BEHAVIOUR_RATIOS)[drawn], 0)
+        inputs["behaviour_log_probs"] = replaced(current, sampled_by)
+    return inputs
 
 
 ROLLOUT_KL = Contract(
@@ -149,6 +172,23 @@ ROLLOUT_KL = Contract(
         token_mask(),
         knob("kl_estimator", "k1, abs, k2 or k3", ("k1", "abs", "k2", "k3"), REQUIRED),
         knob("coefficient", "coefficient of the term in the loss", (1.0, 0.5), REQUIRED),
+        Input(
+            "mean_over",
+            "string",
+            "sequences (the mean over sequences of each sequence's mean), or tokens (one mean over all valid tokens)",
+            default="sequences",
+        ),
+        Input(
+            "off_policy",
+            "boolean",
+            "whether a search draws behaviour_log_probs",
+            default=False,
+        ),
+        per_token(
+            "behaviour_log_probs",
+            "log-probs of the policy that sampled the tokens; default: the trained policy sampled them",
+            default=None,
+        ),
         dialect("clamp", None, "each token's estimate is clamped to [-clamp, clamp], and has no gradient outside"),
         dialect(
             "of_the_samples",
@@ -174,7 +214,7 @@ ROLLOUT_KL = Contract(
         "metrics_tell_the_truth",
         "normalisation_laws",
     ),
-    arrange=spreading("log_probs", "rollout_log_probs"),
+    arrange=_arrange_rollout_kl,
 )
 
 
@@ -204,23 +244,40 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
         ratios = torch.where(valid, inputs[f"{side}_log_probs"] - reference, 0.0)
         if inputs["ld_alpha"] is not None:
             ratios = torch.where(valid.cumsum(-1) <= shared[:, None], ratios, inputs["ld_alpha"] * ratios)
-        tokens = valid.sum(-1) if inputs["loss_type"] in ("ipo", "orpo") else 1
+        tokens = valid.sum(-1) if inputs["loss_type"] in ("ipo", "orpo") or inputs["averaged"] else 1
         scores.append(ratios.sum(-1) / tokens)
-    chosen, rejected = scores
+    loss = _of_pairs(scores[0], scores[1], inputs)
+    if inputs["nll_weight"]:
+        loss = loss + inputs["nll_weight"] * _nll_of_chosen(inputs)
+    return {"loss": loss}
+
+
+def _nll_of_chosen(inputs: Mapping[str, Any]) -> Any:
+    """Compute the mean over pairs of the chosen response's negative log-likelihood (RPO, arXiv:2404.19733, equation
+    2)."""
+    valid = inputs["chosen_mask"] != 0
+    totals = -torch.where(valid, inputs["chosen_log_probs"], 0.0).sum(-1)
+    if inputs["nll_over"] == "tokens":
+        return totals.sum() / valid.sum()
+    return (totals / valid.sum(-1) if inputs["nll_over"] == "responses" else totals).mean()
+
+
+def _of_pairs(chosen: Any, rejected: Any, inputs: Mapping[str, Any]) -> Any:
+    """Compute the mean loss from the scores of the chosen and the rejected responses."""
     beta = inputs["beta"]
     if inputs["loss_type"] == "ipo":
-        return {"loss": (chosen - rejected - 1 / (2 * beta)).square().mean()}
+        return (chosen - rejected - 1 / (2 * beta)).square().mean()
     if inputs["loss_type"] in ("kto", "apo_zero"):
         beside = _of_microbatches(chosen + rejected, inputs) / 2 if inputs["loss_type"] == "kto" else 0.0
-        return {"loss": torch.cat([beside - chosen, rejected - beside]).mul(beta).sigmoid().mean()}
+        return torch.cat([beside - chosen, rejected - beside]).mul(beta).sigmoid().mean()
     if inputs["loss_type"] == "orpo":
-        chosen, rejected = (logs - torch.log(-torch.expm1(logs)) for logs in scores)
-        return {"loss": -beta * torch.nn.functional.logsigmoid(chosen - rejected).mean()}
+        chosen, rejected = (logs - torch.log(-torch.expm1(logs)) for logs in (chosen, rejected))
+        return -beta * torch.nn.functional.logsigmoid(chosen - rejected).mean()
     margin, share = beta * (chosen - rejected), inputs["label_smoothing"]
     loss = -torch.nn.functional.logsigmoid(margin)
     if share:
         loss = (1 - share) * loss - share * torch.nn.functional.logsigmoid(-margin)
-    return {"loss": loss.mean()}
+    return loss.mean()
 
 
 def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
@@ -262,6 +319,22 @@ PREFERENCE_LOSS = Contract(
         knob("loss_type", "sigmoid (DPO), ipo or orpo", ("sigmoid", "ipo"), REQUIRED),
         knob("ld_alpha", "LD-DPO: weight of tokens beyond the length of the other response", (None, 0.25)),
         knob("label_smoothing", "conservative DPO: share of pairs whose labels are swapped", (0.0, 0.25)),
+        Input(
+            "averaged",
+            "boolean",
+            "whether log-ratios are averaged over a response's tokens, which ipo and orpo always do",
+            default=False,
+        ),
+        Input(
+            "nll_weight", "number", "weight of the chosen responses' negative log-likelihood in the loss", default=0.0
+        ),
+        Input(
+            "nll_over",
+            "string",
+            "the mean of that likelihood: responses (each response's mean over its tokens), sums (each response's "
+            "sum), or tokens (one mean over the tokens of all chosen responses)",
+            default="responses",
+        ),
         dialect("reference", "given", "given: log-probs are relative to a reference's; none: they are used alone"),
     ),
     observes=(

@@ -52,7 +52,7 @@ from sentinel.contracts.contract import (
     token_mask,
 )
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
-from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.contracts.policy_loss import POLICY_LOSS, draw_rollout_policy
 from sentinel.values.lazy import torch
 
 #: The ways in which a worker may split its rows: (rows per microbatch, tokens per microbatch).
@@ -107,7 +107,9 @@ def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradient": gradients["log_probs"], **of_entropy, **reported, "told_log_probs": log_probs_back}
 
 
-_TENSORS = ("log_probs", "old_log_probs", "ref_log_probs", "entropies", "advantages", "response_mask")
+_TENSORS = (
+    *("log_probs", "old_log_probs", "rollout_log_probs", "ref_log_probs", "entropies", "advantages", "response_mask"),
+)
 
 
 def _rows_of_an_update(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]:
@@ -143,6 +145,7 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
         inputs["kl_coef"] = 0.0
     if inputs["entropies"] is None:
         inputs["entropy_coef"] = 0.0
+    draw_rollout_policy(inputs, choose)
     return fitting(inputs, choose)
 
 
@@ -234,6 +237,7 @@ POLICY_UPDATE = Contract(
         knob("entropy_coef", "coefficient of the entropy bonus", (0.0, 0.25)),
         *(replace(item, default="k3") for item in _as_in(KL_ESTIMATE, "kl_estimator")),
         *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
+        *_as_in(POLICY_LOSS, "rollout_log_probs", "importance_weight_cap"),
         knob(
             "loss_agg_mode",
             "how per-token losses of a mini-batch are reduced to a scalar",

@@ -124,13 +124,21 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
 
     def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, *_: Any, **__: Any) -> None:
         name = next(name for name in reductions if op == getattr(dist.ReduceOp, name.upper()))
-        tensor.copy_(reductions[name](collectives.exchange(own.rank, "all_reduce", tensor.detach().clone(), group)))
+        total = reductions[name](collectives.exchange(own.rank, "all_reduce", tensor.detach().clone(), group))
+        with torch.no_grad():  # autograd does not see a collective, so the gradient of the rank's own part remains
+            tensor.copy_(total)
 
     def all_gather(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
         into[:] = collectives.exchange(own.rank, "all_gather", value, group)
 
     def all_gather_object(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
         into[:] = collectives.exchange(own.rank, "all_gather_object", value, group)
+
+    def all_to_all_single(into: Any, value: Any, *_: Any, group: Any = None, **__: Any) -> None:
+        # Each rank cuts its value into one equal part per rank, and gets its own part from every rank.
+        parts = collectives.exchange(own.rank, "all_to_all_single", value.detach().clone(), group)
+        place = collectives.ranks_of(group).index(own.rank)
+        into.copy_(torch.cat([part.chunk(len(parts))[place] for part in parts]))
 
     def barrier(group: Any = None, *_: Any, **__: Any) -> None:
         collectives.exchange(own.rank, "barrier", None, group)
@@ -139,6 +147,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         "all_reduce": all_reduce,
         "all_gather": all_gather,
         "all_gather_object": all_gather_object,
+        "all_to_all_single": all_to_all_single,
         "barrier": barrier,
         "get_rank": lambda group=None, *_, **__: collectives.ranks_of(group).index(own.rank),
         "get_world_size": lambda group=None, *_, **__: len(collectives.ranks_of(group)),

@@ -1,0 +1,199 @@
+"""Scenarios reach code behind options: with one changed line there, a boundary disagrees with the oracle.
+
+Each case lists the inputs that turn the option on. Without the change, the boundary agrees in the same scenarios.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from binding_kit import Bound, Open, once_each, opened, opened_twin
+
+from sentinel.contracts.choices import Choices
+
+#: "main in August 2026" of each target.
+MAIN = {
+    "nemorl": "7ea279abfbeb698b092856d0dab61e7cf39bc909",
+    "openrlhf": "3c3be6234e0cb353e76bb8019947db9dfe99fca7",
+}
+LOSS = "nemo_rl/algorithms/loss/loss_functions.py"
+PG = "nemo_rl.algorithms.loss.loss_functions.ClippedPGLossFn.__call__"
+DPO = "nemo_rl.algorithms.loss.loss_functions.DPOLossFn.__call__"
+DISTIL = "nemo_rl.algorithms.loss.utils.prepare_loss_input"
+GAE = "nemo_rl.algorithms.advantage_estimator.GeneralizedAdvantageEstimator.compute_advantage"
+CHUNKED = "nemo_rl.distributed.model_utils.ChunkedDistributedLogprobWithSampling.forward"
+SYNC = "nemo_rl.algorithms.grpo_sync.grpo_train_sync"
+BOUNDS = {"mode": "mask", "threshold_low": 0.9, "threshold_high": 1.25}
+MAKER = "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker.compute_advantages_and_returns"
+AGENT = "openrlhf.utils.agent"
+
+#: Boundary, contract, inputs, file, the text to replace, and its replacement.
+CASES: tuple[tuple[str, str, Mapping[str, Any], str, str, str], ...] = (
+    (
+        PG, "importance_weight", {"level": "kept_by_mean", **BOUNDS}, LOSS,
+        "* seq_kept_mask.unsqueeze(-1)", "* (seq_kept_mask * 0 + 1).unsqueeze(-1)",
+    ),
+    (
+        PG, "policy_loss", {"algorithm": "ppo", "on_policy": True}, LOSS,
+        "log_ratios = curr_logprobs - curr_logprobs.detach()",
+        "log_ratios = 2 * (curr_logprobs - curr_logprobs.detach())",
+    ),
+    (
+        PG, "rollout_kl", {"kl_estimator": "k3", "off_policy": True}, LOSS,
+        "curr_logprobs_unfiltered - generation_logprobs", "curr_logprobs_unfiltered - prev_logprobs",
+    ),
+    (
+        PG, "rollout_kl", {"kl_estimator": "k3", "mean_over": "tokens"}, LOSS,
+        "kl = masked_mean(\n                    kl, mask,", "kl = masked_mean(\n                    2 * kl, mask,",
+    ),
+    (
+        DPO, "preference_loss", {"averaged": True}, LOSS,
+        "rewards = rewards / token_mask.sum(-1).clamp(min=1)", "rewards = rewards / token_mask.sum(-1).clamp(min=9)",
+    ),
+    (
+        DPO, "preference_loss", {"nll_weight": 0.5, "nll_over": "sums"}, LOSS,
+        "loss = -torch.sum(next_token_logprobs * mask, dim=-1)",
+        "loss = -torch.mean(next_token_logprobs * mask, dim=-1)",
+    ),
+    (
+        DISTIL, "distillation_loss", {"beta": 0.25}, LOSS,
+        "+ (1.0 - self.mixed_kl_weight) * kl_reverse", "+ self.mixed_kl_weight * kl_reverse",
+    ),
+    (
+        DISTIL, "distillation_loss", {"beta": 1.0, "top_k": 2, "outside": -100.0}, LOSS,
+        "H_rest - self.log_infinitesimal * P_rest", "H_rest + self.log_infinitesimal * P_rest",
+    ),
+    (
+        GAE, "generalised_advantage", {"length_alpha": 2.0}, "nemo_rl/algorithms/advantage_estimator.py",
+        "lam = 1.0 - 1.0 / (self.length", "lam = 1.0 - 0.5 / (self.length",
+    ),
+    (
+        CHUNKED, "token_log_probs", {"top_p": 0.6}, "nemo_rl/algorithms/logits_sampling_utils.py",
+        "top_p_keep_mask_chunk = probs_sum > 1 - top_p", "top_p_keep_mask_chunk = probs_sum > top_p",
+    ),
+    (
+        SYNC, "training_loop", {"filters_truncated": True}, "nemo_rl/algorithms/grpo_sync.py",
+        'lm[driver_carry["truncated"]] = 0', 'lm[driver_carry["truncated"]] = 1',
+    ),
+    (
+        "nemo_rl.algorithms.grpo.grpo_train", "training_loop", {"filters_constant_groups": True},
+        "nemo_rl/algorithms/grpo.py", "non_zero_std_mask = std != 0.0", "non_zero_std_mask = std >= 0.0",
+    ),
+    (
+        "nemo_rl.algorithms.grpo.async_grpo_train", "training_loop", {"stop_value": 0.5}, "nemo_rl/algorithms/grpo.py",
+        "if value < stop_threshold:", "if value >= 0:",
+    ),
+    (
+        "nemo_rl.algorithms.sft.sft_train", "training_loop", {"time_limit": 2, "epochs": 2}, "nemo_rl/utils/timer.py",
+        "if elapsed_time + average_iteration_time >= self", "if elapsed_time - average_iteration_time >= self",
+    ),
+    (
+        "openrlhf.models.loss.PolicyLoss.forward", "importance_weight", {"level": "token", **BOUNDS},
+        "openrlhf/models/loss.py", "mask = (vllm_is >= low_threshold) & (", "mask = (vllm_is >= low_threshold) | (",
+    ),
+    (
+        "openrlhf.models.loss.PolicyLoss.forward", "importance_weight", {"level": "kept_by_mean", **BOUNDS},
+        "openrlhf/models/loss.py", "seq_mask.unsqueeze(-1) * vllm_is * loss", "vllm_is * loss",
+    ),
+    (
+        "openrlhf.models.actor.Actor.forward", "token_log_probs", {"with_entropy": True}, "openrlhf/models/actor.py",
+        "entropy[:, :-1])", "entropy[:, 1:])",
+    ),
+    (
+        "openrlhf.models.actor.Actor.forward", "token_log_probs", {"packed": True, "with_entropy": False},
+        "openrlhf/models/ring_attn_utils.py", "torch.roll(sequences, shifts=-1, dims=1)",
+        "torch.roll(sequences, shifts=-2, dims=1)",
+    ),
+    (
+        "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer.ppo_train", "policy_update", {"importance_weight_cap": 2.0},
+        "openrlhf/trainer/ray/ppo_actor.py", "rollout_log_probs=experience.rollout_log_probs,",
+        "rollout_log_probs=experience.rollout_log_probs.flip(0),",
+    ),
+    (
+        MAKER, "generalised_advantage", {"lam": 0.5, "gamma": 1.0},
+        "openrlhf/trainer/ppo_utils/experience_maker.py", "args.algo.advantage.lambd,", "args.algo.advantage.gamma,",
+    ),
+    (
+        MAKER, "advantage_normalisation", {"std_level": None}, "openrlhf/trainer/ppo_utils/experience_maker.py",
+        "rstd = 1\n", "rstd = 2\n",
+    ),
+    (
+        MAKER, "reward_normalisation", {"std_level": None, "leave_one_out": False, "clip": 0.5},
+        "openrlhf/models/utils.py",
+        "max=reward_clip_range[1])", "max=2 * reward_clip_range[1])",
+    ),
+    (
+        f"{AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", {"turns": 3, "max_tokens": 100},
+        "openrlhf/utils/agent.py", "rollout_log_probs.extend([0.0] * len(feedback_tokens))",
+        "rollout_log_probs.extend([0.5] * len(feedback_tokens))",
+    ),
+    (
+        f"{AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", {"turns": 1, "max_tokens": 100},
+        "openrlhf/utils/agent.py", 'reward=rewards_info.get("rewards"),', 'reward=2 * rewards_info.get("rewards"),',
+    ),
+    (
+        "openrlhf.trainer.ppo_utils.experience.split_experience_batch", "row_surgery", {},
+        "openrlhf/trainer/ppo_utils/experience.py", "d[k] = v[i]", "d[k] = v[0]",
+    ),
+    (
+        "openrlhf.datasets.sft_dataset.SFTDataset.__getitem__", "trained_tokens", {"apart": True, "trains": "last"},
+        "openrlhf/datasets/sft_dataset.py",
+        "apply_chat_template(prompt_message + response_message, tokenize=False)[len",
+        "apply_chat_template(prompt_message + response_message, tokenize=False)[5 + len",
+    ),
+    (
+        "openrlhf.datasets.reward_dataset.RewardDataset.__getitem__", "trained_tokens", {"apart": True},
+        "openrlhf/datasets/reward_dataset.py", "data[prompt_key] + data[chosen_key], tokenize=False)[len",
+        "data[prompt_key] + data[chosen_key], tokenize=False)[5 + len",
+    ),
+    (
+        "openrlhf.trainer.sft_trainer.SFTTrainer.fit", "training_loop",
+        {"validation_period": 1, "equivalent_options": 1},
+        "openrlhf/trainer/sft_trainer.py", 'self._tensorboard.add_scalar(f"eval/{k}", v, steps)',
+        'self._tensorboard.add_scalar(f"eval/{k}", v, steps + 1)',
+    ),
+)  # fmt: skip
+PARAMS = [pytest.param(*case[:3], id=f"{case[0]}-{case[1]}-{place}") for place, case in enumerate(CASES)]
+
+
+def _target(boundary: str) -> str:
+    return "nemorl" if boundary.startswith("nemo_rl") else "openrlhf"
+
+
+@pytest.fixture(scope="module")
+def code() -> Iterator[Open]:
+    yield from once_each(lambda target: opened(target, MAIN[target]))
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    """The main of a target with all changes."""
+
+    def changed(target: str) -> Iterator[Bound]:
+        edits = [case[3:] for case in CASES if _target(case[0]) == target]
+        return opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
+
+    yield from once_each(changed)
+
+
+def _disagreements(bound: Bound, boundary: str, contract: str, inputs: Mapping[str, Any]) -> list[str]:
+    """Return the differences from the oracle in eight scenarios with these inputs."""
+    found = []
+    for subject in bound.subjects:
+        free = all(subject.binding.fixed.get(name, value) == value for name, value in inputs.items())
+        if (subject.boundary, subject.contract.name) != (boundary, contract) or not free:
+            continue
+        for seed in range(8):
+            choose = Choices(random.Random(seed).randbytes(4096))
+            scenario = bound._arranged(subject, {**bound._plain(subject, None), **inputs}, choose)
+            trial = bound.ask(subject, "the_oracle_agrees", {"": scenario})
+            found += [item.detail for item in trial.violations]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("boundary", "contract", "inputs"), PARAMS)
+def test_the_oracle_detects_a_slip_behind_an_option(code, twin, boundary, contract, inputs):
+    assert _disagreements(code(_target(boundary)), boundary, contract, inputs) == []
+    assert _disagreements(twin(_target(boundary)), boundary, contract, inputs) != []
