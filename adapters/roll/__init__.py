@@ -266,6 +266,35 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"advantages": answer.batch["advantages"], "returns": answer.batch["returns"]}
 
 
+def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the advantage step of ROLL's driver with one or two teachers, whitening and clipping."""
+    mask, routed = inputs["response_mask"], inputs["routed"]
+    columns = {"response_mask": kit.prepend_prompt(mask), "token_level_rewards": inputs["token_level_rewards"]}
+    columns["old_log_probs"] = inputs["log_probs"]
+    coefficients = {"first": inputs["coefficient"], "second": inputs["second_coefficient"]}
+    teachers = {name: kit.stand_in(opd_kl_coef=value) for name, value in coefficients.items() if value is not None}
+    for name in teachers:
+        column = "teacher_log_probs" if name == "first" else "second_teacher_log_probs"
+        columns[f"ref_log_probs_{name}"] = inputs[column]
+        if routed:
+            own = [(label == "p") == (name == "first") for label in inputs["teacher"]]
+            columns[f"ref_log_probs_{name}_mask"] = torch.tensor(own, device=boundary.device)
+    config = kit.stand_in(
+        is_pure_opd=inputs["pure"],
+        use_opd=not inputs["pure"],
+        reference_configs=teachers,
+        enable_old_logprobs_recompute=True,
+        kl_penalty=_ESTIMATORS[inputs["kl_estimator"]],
+    )
+    options = {name: inputs[name] for name in ("advantage_clip", "whiten_advantages", "whiten_rewards", "gamma")}
+    # This estimator reads a turn's reward from its last token. Whitening gives every token a reward.
+    of_turns = "agentic" in boundary.path and not inputs["whiten_rewards"]
+    estimator = "agentic_reinforce" if of_turns else "grpo"
+    options |= {"lambd": 1.0, "adv_estimator": estimator, "pipeline_config": config}
+    data = boundary.function(_batch(boundary, columns), **options)
+    return {"advantages": data.batch["advantages"], "returns": data.batch["returns"]}
+
+
 _NO_SPREAD = Dialect(
     "the_oracle_agrees",
     reason="a comment in the code states that equal rewards become 0, whatever mean is subtracted",
@@ -273,13 +302,28 @@ _NO_SPREAD = Dialect(
     symptom="value",
 )
 
+_CLAMP = Dialect(
+    "clamp",
+    10,
+    "k3 is clamped to [-10, 10] so that no token outweighs the others",
+    f"{_MAIN}/utils/functionals.py#L202",
+    where={"kl_estimator": ("k3",)},
+)
+_SEGMENTS = Dialect(
+    "credit",
+    "segment",
+    "a turn is one step: its tokens all have the return of the last one, and turns are discounted",
+    f"{_MAIN}/pipeline/agentic/utils.py#L396",
+)
+
 _ADVANTAGES = ("advantages", "returns")
 #: The rewards already include the KL penalty. There is one reward per response.
 _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
-def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Return two bindings of the advantage step of a ROLL driver: with a critic (GAE) and without a critic.
+def _drivers(function: str, agents: bool) -> tuple[Binding, ...]:
+    """Return three bindings of the advantage step of a ROLL driver: with a critic (GAE), without a critic, and with
+    teachers.
 
     Without a critic, the step uses the mask. GAE does not use the mask, so it includes the values in gaps of the mask,
     although the critic is not trained there.
@@ -297,7 +341,16 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
         # step.
         Binding(function, "generalised_advantage", fixed={"reward_layout": "outcome"} if agents else {}, **common),
         Binding(function, "discounted_return", fixed=_OUTCOMES, dialects=(gaps,) if agents else (), **common),
-    )
+        Binding(
+            function, "distilled_advantage", fixed={"reward_layout": "outcome"},
+            dialects=(
+                (_CLAMP, replace(_SEGMENTS, where={"whiten_rewards": (False,)}),
+                 replace(gaps, where={"whiten_rewards": (True,)}))
+                if agents else (_CLAMP,)
+            ),
+            **{**common, "call": _distilled},
+        ),
+    )  # fmt: skip
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
@@ -790,12 +843,7 @@ TARGET = Target(
             f"{_FUNCTIONALS}.compute_approx_kl", "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_penalty",)}, outputs=("kl",),
             call=partial(kit.call_with, values_of={"kl_estimator": _ESTIMATORS}),
-            dialects=(
-                Dialect(
-                    "clamp", 10, "k3 is clamped to [-10, 10] so that no token outweighs the others",
-                    f"{_MAIN}/utils/functionals.py#L202", where={"kl_estimator": ("k3",)},
-                ),
-            ),
+            dialects=(_CLAMP,),
         ),
         Binding(
             f"{_FUNCTIONALS}.compute_gae_advantage_return", "generalised_advantage", arguments={"lam": ("lambd",)},
@@ -812,13 +860,7 @@ TARGET = Target(
         Binding(
             f"{_AGENTIC}.compute_agentic_reinforce_return", "discounted_return", constants={"lambd": 1.0},
             outputs=_ADVANTAGES, fixed=_OUTCOMES,
-            dialects=(
-                Dialect(
-                    "credit", "segment",
-                    "a turn is one step: its tokens all have the return of the last one, and turns are discounted",
-                    f"{_MAIN}/pipeline/agentic/utils.py#L396",
-                ),
-            ),
+            dialects=(_SEGMENTS,),
         ),
         Binding(
             f"{_AGENTIC}.compute_discounted_returns", "discounted_return", call=_agentic_returns, imports=(PROTOCOL,),
