@@ -6,6 +6,7 @@ classes, on ROLL's own configuration and batches, with the small stand-ins that 
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Mapping
 from dataclasses import replace
@@ -559,7 +560,22 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 #: Algorithm of the contract -> the variant of ROLL's policy-gradient workers.
-_VARIANTS = {"reinforce": "vanilla", "ppo": "ppo", "cispo": "tis", "cispo_unified": "cispo", "kimi": "kimi15"}
+_VARIANTS = {
+    "reinforce": "vanilla",
+    "ppo": "ppo",
+    "cispo": "tis",
+    "cispo_unified": "cispo",
+    "kimi": "kimi15",
+    "topr": "topr",
+}
+
+
+def _add_variants(worker: Any, owner: Any) -> None:
+    """Add the methods of a worker class that compute its policy losses and their metrics."""
+    for name in dir(owner):
+        if name.startswith(("_compute_", "_get_pg")):
+            setattr(worker, name, types.MethodType(getattr(owner, name), worker))
+    worker._pg_variant_logged = True
 
 
 def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -567,13 +583,11 @@ def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
 
     The reference policy differs from the old policy, so that the reported KLs differ.
     """
-    options = {**_loss_options(inputs), **({"ratio_type": "token"} if kind == "agentic" else {"rl_loss_coef": 1.0})}
+    level = {"ratio_type": inputs["ratio_level"] or "token"} if kind == "agentic" else {"rl_loss_coef": 1.0}
+    options = {**_loss_options(inputs), **level}
     variant = {**_variant_options(inputs), "pg_variant": _VARIANTS[inputs["algorithm"]]}
     worker = _worker(boundary, kind, options, variant)
-    for name in dir(boundary.owner):
-        if name.startswith(("_compute_", "_get_pg")):
-            setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
-    worker._pg_variant_logged = True
+    _add_variants(worker, boundary.owner)
     correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
     correction.is_weight.enabled = inputs["importance_weights"] is not None
     worker.pipeline_config.train_infer_correction = correction
@@ -581,7 +595,7 @@ def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
     worker.strategy = kit.stand_in(
         op_compute_log_probs=lambda **_: log_probs, op_compute_entropy=lambda **_: log_probs.detach() * -2
     )
-    scores = 1.0 - torch.arange(rows) % 2
+    scores = 1.0 - torch.arange(rows) % 2 if inputs["scores"] is None else inputs["scores"]
     tensors = {**_loss_columns(inputs), "ref_log_probs": inputs["old_log_probs"] - 0.25, "scores": scores}
     trajectories = [f"trajectory {row}" for row in range(rows)]
     data = _batch(boundary, tensors, {"traj_id": trajectories, "episode_scores": scores.tolist()})
@@ -594,6 +608,7 @@ def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
 
 _FSDP = "roll.distributed.strategy.fsdp2_strategy"
 _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
+_BASE_WORKER = "roll.pipeline.base_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
@@ -610,11 +625,12 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
     return kit.read_columns(data)
 
 
-def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dict[str, Any]:
     """Run the training step of ROLL's strategy on each rank with the worker's real loss, and return the gradients.
 
     Each token has a unique id, with which the stand-in model looks up the token's log-prob. Gradients are averaged over
-    ranks, as in FSDP.
+    ranks, as in FSDP. If the batch lacks old log-probs, the loss runs twice on each microbatch: the first pass, whose
+    loss is dropped, returns the old log-probs, which the worker keeps.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
@@ -630,23 +646,32 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "old_log_probs": inputs["old_log_probs"],
         "advantages": inputs.get("advantages"),
         "train_infer_is_weight": torch.ones_like(inputs["old_log_probs"]),
+        "scores": torch.ones(rows),
     }
+    keeps = inputs.get("keeps_old_log_probs", False)
+    labels = {name: [f"{name} {row}" for row in range(rows)] for name in ("sample_uuid", "traj_id")}
+    labels["episode_scores"] = [1.0] * rows
+    if keeps:
+        whole["old_log_probs"] = torch.full_like(inputs["old_log_probs"], torch.nan)
     if "rewards" in inputs:
         whole = _led(boundary, inputs, whole, stages)
     options = {
         **_clip_options(inputs),
-        "importance_sampling": "token",
+        **({"importance_sampling": "token", "rl_loss_coef": 1.0} if kind == "rlvr" else {"ratio_type": "token"}),
         "loss_agg_mode": inputs["loss_agg_mode"],
-        "enable_old_logprobs_recompute": True,
+        "enable_old_logprobs_recompute": not keeps,
         "use_kl_loss": reference is not None,
         "kl_loss_coef": inputs["kl_coef"],
         "entropy_loss_coef": inputs["entropy_coef"],
-        "rl_loss_coef": 1.0,
+        "ppo_epochs": 2,
     }
-    owner = boundary.imported[_ACTOR_WORKER].ActorWorker
+    strategy_class = boundary.imported[_FSDP].FSDP2TrainStrategy
+    alone = boundary.owner is not strategy_class
+    owner = boundary.owner if alone else boundary.imported[_ACTOR_WORKER].ActorWorker
+    step = strategy_class.train_step if alone else boundary.function
     losses: list[Any] = []
 
-    class Strategy(boundary.owner):  # type: ignore[misc, name-defined]
+    class Strategy(strategy_class):  # type: ignore[misc, name-defined]
         """ROLL's training strategy without sharding, gradient clipping and optimiser steps."""
 
         reduce_scatter_during_grad_accumulation, scaler, param_dtype = True, None, torch.bfloat16
@@ -654,8 +679,13 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         optimizer = kit.stand_in(step=lambda: None, zero_grad=lambda **_: None)
         scheduler = kit.stand_in(step=lambda: None)
 
+        current = "log_probs"
+
         def __init__(self) -> None:
-            worker = _worker(replace(boundary, owner=owner), "rlvr", options, {"name": "actor"})
+            variant = {"pg_variant": "ppo"} if hasattr(owner, "_compute_ppo_loss") else {}
+            worker = _worker(replace(boundary, owner=owner), kind, options, {"name": "actor", **variant})
+            _add_variants(worker, owner)
+            worker._logprobs_cache = {}
             worker.pipeline_config.train_infer_correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
             worker.strategy, self.worker, self.worker_config = self, worker, worker.worker_config
             worker.rank_info = kit.stand_in(cp_size=1, dp_size=count)
@@ -670,29 +700,38 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return torch.zeros(())
 
         def op_compute_log_probs(self, logits: Any, **_: Any) -> Any:
-            return tables["log_probs"][logits[:, 1:]]
+            return tables[self.current][logits[:, 1:]]
 
         def op_compute_entropy(self, logits: Any, **_: Any) -> Any:
             return tables["entropies"][logits[:, 1:]]
 
     def rank(number: int) -> dict[str, Any]:
         strategy, part = Strategy(), slice(number * share, (number + 1) * share)
-        data = _batch(boundary, {name: column[part] for name, column in whole.items()})
+        data = _batch(
+            boundary,
+            {name: column[part] for name, column in whole.items()},
+            {name: column[part] for name, column in labels.items()},
+        )
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
+            if keeps:
+                strategy.current = "old_log_probs"
+                owner.loss_func(strategy.worker, batch, output)
+                strategy.current = "log_probs"
             answer, metrics = owner.loss_func(strategy.worker, batch, output)
             scaled = answer.detach().requires_grad_()
             scaled.register_hook(lambda slope: losses.append((answer, slope)))
             return scaled * 1, metrics
 
-        metrics: dict[str, Any] = boundary.function(strategy, data, loss)
+        metrics: dict[str, Any] = step(strategy, data, loss)
         return metrics
 
-    with (
-        kit.keep_random_state(),
-        kit.swap(boundary.module, "current_platform", kit.stand_in(device_type=boundary.device)),
-    ):
+    modules = {boundary.module, boundary.imported[_FSDP], boundary.imported[_BASE_WORKER]}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kit.keep_random_state())
+        for module in (module for module in modules if hasattr(module, "current_platform")):
+            stack.enter_context(kit.swap(module, "current_platform", kit.stand_in(device_type=boundary.device)))
         metrics_of_ranks = kit.on_ranks(count, rank)
     (sum(loss * slope for loss, slope in losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}
@@ -702,7 +741,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **kit.gradients_of(inputs),
         "pg_loss": reported["pg_loss"],
-        "kl_loss": None if reference is None else reported["kl_loss"],
+        "kl_loss": reported["kl_loss"] if inputs["kl_coef"] else None,
     }
 
 
@@ -744,9 +783,10 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
 
 
 def _variants(owner: str, kind: str, path: str, line: int) -> Binding:
-    of_tokens = replace(_token_ratio(path, {"Kimi k1.5": line}, "Kimi k1.5")[0], where={"algorithm": ("kimi",)})
+    of_tokens = replace(_token_ratio(path, {"Kimi k1.5": line}, "Kimi k1.5")[0], where={"algorithm": ("kimi", "topr")})
     requires, accepts = (f"{_BASE_CONFIG}.TrainInferCorrectionConfig",), {"algorithm": tuple(_VARIANTS)}
-    usual = _actor(owner, kind, requires=requires, fixed={"scores": None}, accepts=accepts)
+    accepts |= {"ratio_level": (None, "segment")} if kind == "agentic" else {}
+    usual = _actor(owner, kind, requires=requires, fixed={"scores": _positive_where_advantages_are}, accepts=accepts)
     return replace(usual, call=partial(_variant_loss, kind), dialects=(*usual.dialects, of_tokens))
 
 
@@ -808,12 +848,23 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _UPDATE = Binding(
     f"{_FSDP}.FSDP2TrainStrategy.train_step", "policy_update", call=_update,
-    imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER),
+    imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER, _BASE_WORKER, _FSDP),
     requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
     stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS, RANKS),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
-    accepts={"loss_agg_mode": _MODES}, dialects=(_SUM_OVER_SEQUENCES,),
+    accepts={"loss_agg_mode": _MODES, "keeps_old_log_probs": (False, True)}, dialects=(_SUM_OVER_SEQUENCES,),
 )  # fmt: skip
+
+
+def _update_of(owner: str, kind: str) -> Binding:
+    """Return the binding of a worker's loss, which the training step of ROLL's strategy calls."""
+    return replace(
+        _UPDATE,
+        boundary=f"{owner}.loss_func",
+        call=partial(_update, kind=kind),
+        imports=(*_UPDATE.imports, _CONFIG_OF[kind][0]),
+    )
+
 
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
@@ -834,7 +885,13 @@ TARGET = Target(
     repository="https://github.com/alibaba/ROLL", roots=(PackageRoot("roll"),), preload=("tensordict", "omegaconf"),
     bindings=(
         _UPDATE,
-        replace(_UPDATE, contract="training_step", fixed={"max_tokens_per_microbatch": None, "group_layout": "equal"}),
+        replace(
+            _UPDATE, contract="training_step", fixed={"max_tokens_per_microbatch": None, "group_layout": "equal"},
+            accepts={"loss_agg_mode": _MODES},
+        ),
+        _update_of("roll.pipeline.rlvr.actor_worker.ActorWorker", "rlvr"), _update_of(_RLVR_PG, "rlvr"),
+        _update_of("roll.pipeline.agentic.agentic_actor_worker.ActorWorker", "agentic"),
+        _update_of(_AGENTIC_PG, "agentic"),
         Binding(
             f"{_FUNCTIONALS}.agg_loss", "loss_aggregation", arguments={"global_batch_size": ("global_valid_samples",)},
             outputs=("loss",), call=_aggregated, accepts=_AGGREGATION, dialects=(_SUM_OVER_SEQUENCES, *_ROWS_AT_HAND),

@@ -199,6 +199,14 @@ PADDING_MICROBATCHES = Input(
     default=0,
 )
 
+#: A search varies this input only for bindings that list its values in ``accepts``.
+KEEPS_OLD_LOG_PROBS = Input(
+    "keeps_old_log_probs",
+    "boolean",
+    "whether the batch lacks old log-probs, and the worker keeps those of its first pass over the batch",
+    default=False,
+)
+
 POLICY_UPDATE = Contract(
     name="policy_update",
     summary="a policy update: from a batch through mini-batches, ranks and microbatches to the optimizer",
@@ -250,6 +258,7 @@ POLICY_UPDATE = Contract(
         Input("mini_batch_size", "integer", "rows of one optimizer step over all ranks; default: all", default=None),
         *CUTTING,
         PADDING_MICROBATCHES,
+        KEEPS_OLD_LOG_PROBS,
         dialect(
             "empty_rows",
             "absent",
