@@ -13,6 +13,8 @@ from sentinel.binding import kit
 from sentinel.binding.families import ChatTokenizer, chat
 from sentinel.binding.kit import torch
 
+from .media import FEATURES, Features, Loader, as_ids, is_right, options_of, processor_of, prompt_of
+
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
 _TOKENIZER = StandIn("tokenizer", "a real tokenizer is a download; here each letter is a token")
@@ -49,24 +51,9 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": torch.stack([row.roll(by) for row, by in zip(batch["response_mask"], moved)])}
 
 
-class _Features(dict[str, Any]):
-    """A stand-in for a processor's result: a dictionary with the method that ROLL's collator calls."""
-
-    def __init__(self, data: Mapping[str, Any] | None = None, **more: Any) -> None:
-        super().__init__(data or {}, **more)
-
-    def convert_to_tensors(self, tensor_type: str | None = None) -> None:
-        for name, value in self.items():
-            self[name] = torch.tensor(value)
-
-
-def _ids(text: str) -> list[int]:
-    return [ord(letter) for letter in text]
-
-
-def _process(text: str, images: Any = None, **_: Any) -> _Features:
-    made = _Features(input_ids=[_ids(text)], attention_mask=[[1] * len(text)])
-    return made if images is None else _Features(made, pixel_values=[[1.0] * len(images)])
+def _process(text: str, images: Any = None, **_: Any) -> Features:
+    made = Features(input_ids=[as_ids(text)], attention_mask=[[1] * len(text)])
+    return made if images is None else Features(made, pixel_values=[[1.0] * len(images)])
 
 
 def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str, Any]:
@@ -80,14 +67,16 @@ def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str
 
 def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Collate samples of text and images with ROLL's collator. Each letter is a token."""
+    if inputs["form"] != "plain":
+        return _collated_media(boundary, inputs)
 
     class Processor:
         image_processor = kit.stand_in(patch_size=1)
 
-        def __call__(self, *args: Any, **options: Any) -> _Features:
+        def __call__(self, *args: Any, **options: Any) -> Features:
             return _process(*args, **options)
 
-    tokenizer = kit.stand_in(encode=lambda text, **_: _ids(text))
+    tokenizer = kit.stand_in(encode=lambda text, **_: as_ids(text))
     # The answer key is passed, because its default was "extracted" until August 2025.
     collator = boundary.owner(tokenizer=tokenizer, processor=Processor(), answer_key="ground_truth")
     if hasattr(collator, "image_load_sample_fn"):
@@ -96,13 +85,39 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
     with (
         kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
-        kit.swap(boundary.module, "BatchFeature", _Features),
+        kit.swap(boundary.module, "BatchFeature", Features),
     ):
         # The batch also has the model's inputs for images, which are not checked.
         batch = boundary.function(
             collator, [{**sample, "image": ["image"], "image_flag": True} for sample in inputs["samples"]]
         )
     return {"samples": [_read(batch, row) for row in range(len(batch["input_ids"]))]}
+
+
+def _collated_media(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate samples with images, videos and sounds. A sample with another sample's media is returned as empty."""
+    form, loader = inputs["form"], Loader(inputs["form"])
+    tokenizer = kit.stand_in(encode=lambda text, **_: as_ids(text))
+    options = options_of(form)
+    missing = set(options) - set(inspect.signature(boundary.owner).parameters)
+    if missing:
+        raise AbsentError(f"this version's collator has no option {min(missing)!r}")
+    collator = boundary.owner(tokenizer=tokenizer, processor=processor_of(form), answer_key="ground_truth", **options)
+    for kind in FEATURES:
+        # Not an option of the constructor, which then leaves out the default options for the processor.
+        setattr(collator, f"{kind}_load_sample_fn", loader.load)
+    rows = [{**sample, **loader.feature(sample["prompt"], row)} for row, sample in enumerate(inputs["samples"])]
+    with (
+        kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
+        kit.swap(boundary.module, "BatchFeature", Features),
+    ):
+        batch = boundary.function(collator, rows)
+    samples: list[dict[str, Any]] = []
+    for row, sample in enumerate(inputs["samples"]):
+        read, written = _read(batch, row), prompt_of(sample["prompt"], row, form)
+        right = read["prompt"] == written and is_right(batch, row, len(rows), sample["prompt"], form)
+        samples.append({**read, "prompt": sample["prompt"]} if right else {})
+    return {"samples": samples}
 
 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
@@ -293,5 +308,6 @@ BINDINGS = (
     Binding(
         "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__", "collation", call=_multimodal_collator,
         stand_ins=(_TOKENIZER, _PROCESSOR, _TRANSFORMERS), fixed={"layouts": _SAMPLE},
+        accepts={"form": ("plain", "media", "files", "sound")},
     ),
 )  # fmt: skip
