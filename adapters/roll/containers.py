@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -48,7 +49,10 @@ def _batch_of(boundary: Any, mask: Any) -> Any:
 def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Split a batch into microbatches with ROLL's iterators. The result lacks rows that lost tokens in the split."""
     mask, module = inputs["attention_mask"], boundary.module
-    batch, _ = module.dynamic_batching_shard(_batch_of(boundary, mask), 1, inputs["max_tokens_per_microbatch"], 1)
+    stages = inputs["stages"]
+    pipeline = () if stages == 1 else (stages, 2)
+    budget = inputs["max_tokens_per_microbatch"]
+    batch, _ = module.dynamic_batching_shard(_batch_of(boundary, mask), 1, budget, 1, *pipeline)
     parts = []
     for mini in module.make_mini_batch_iter_for_dynamic_batching(batch, 1, ga_steps=2):
         mini.meta_info |= {name: batch.meta_info[name] for name in ("micro_batch_indices", "micro_batch_lengths")}
@@ -79,6 +83,9 @@ def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [own.tolist() for own in made] if order.tolist() == [*range(len(lengths))] else []}
 
 
+#: New names of two columns -> their original names, in another order.
+_SWAPPED = (["other", "one"], ["weights", "tokens"])
+
 #: Method that does not change rows -> its call, ``do(boundary, inputs, data) -> containers``.
 _SAME = {
     "select": lambda boundary, inputs, data: [
@@ -86,6 +93,9 @@ _SAME = {
     ],
     "pop": lambda boundary, inputs, data: [
         boundary.function(data, [*data.batch.keys()], [*data.non_tensor_batch.keys()], [*data.meta_info])
+    ],
+    "rename": lambda boundary, inputs, data: [
+        boundary.function(boundary.function(data, ["tokens", "weights"], ["one", "other"]), *_SWAPPED)
     ],
     "clone": lambda boundary, inputs, data: [boundary.function(data)],
     "from_single_dict": lambda boundary, inputs, data: [
@@ -128,7 +138,10 @@ _ROWS = (
         "roll.distributed.scheduler.generate_scheduler.expand_responses", "split", _expanded, fixed={"count": 1},
     ),
     *(
-        microbatch_packing(f"{_DYNAMIC}.{name}", _cut_dynamically, imports=(PROTOCOL,))
+        replace(
+            microbatch_packing(f"{_DYNAMIC}.{name}", _cut_dynamically, imports=(PROTOCOL,)),
+            accepts={"attention_mask": ("full", "right"), "stages": (1, 2)},
+        )
         for name in (
             "dynamic_batching_shard", "make_mini_batch_iter_for_dynamic_batching",
             "make_micro_batch_iter_for_dynamic_batching",

@@ -51,6 +51,70 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": torch.stack([row.roll(by) for row, by in zip(batch["response_mask"], moved)])}
 
 
+#: The ids of padding and of the end token. No token of a scenario has them.
+_PAD_ID, _END_ID = -1, -2
+
+
+def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a batch of an engine's answers with ROLL, with their log-probs, experts, prompt ids and positions.
+
+    The adapter adds the end token to each answer. Positions have one channel if the number of samples is odd, otherwise
+    three, as for models with images.
+    """
+    samples, channels = inputs["samples"], 3 - 2 * (len(inputs["samples"]) % 2)
+    prompts = [sample["prompt"] for sample in samples]
+    answers = [torch.cat([sample["answer"], torch.tensor([_END_ID])]) for sample in samples]
+    before, after = (max(map(len, rows)) for rows in (prompts, answers))
+    mask = torch.tensor([[0] * (before - len(row)) + [1] * len(row) for row in prompts])
+    left = torch.stack([_to(row.flip(0), before, _PAD_ID).flip(0) for row in prompts])
+    right = torch.stack([_to(row, after + 1, _PAD_ID) for row in answers])
+    counted = (mask.cumsum(-1) - 1).clamp(min=0)
+    steps = torch.arange(1, channels + 1)
+    positions = counted if channels == 1 else counted[:, None] * steps[None, :, None]
+    experts = [_experts(torch.cat(pair)[:-1]) for pair in zip(prompts, answers)]
+    batch = {"input_ids": left, "attention_mask": mask, "position_ids": positions}
+    if len(samples) > 1:  # the function raises an exception for the prompt id of a single row
+        batch["prompt_id"] = torch.arange(len(samples))[:, None] + 40
+    made = boundary.invoke(
+        {},
+        prompts=kit.stand_in(batch=batch),
+        output=torch.cat((left, right), dim=-1),
+        num_return_sequences=1,
+        sequence_length=before + after + 2,
+        eos_token_id=_END_ID,
+        pad_token_id=_PAD_ID,
+        fill_eos_token=True,
+        output_logprobs=[[*sample["log_probs"].tolist(), 0.5, 0.25] for sample in samples],
+        routed_experts=experts,
+    ).batch
+    read = []
+    for row, (prompt, answer) in enumerate(zip(prompts, answers)):
+        start, end = len(prompt), len(prompt) + len(answer)
+        places = torch.arange(end)
+        of_prompt, own = places.clamp(max=start - 1), (places - start + 1).clamp(min=0)
+        wanted = places if channels == 1 else of_prompt * steps[:, None] + own
+        column = {name: value[row] for name, value in made.items()}
+        right_row = (
+            torch.equal(column["position_ids"][..., :end], wanted)
+            and torch.equal(column["attention_mask"], (torch.arange(before + after + 2) < end).to(mask))
+            and torch.equal(column["routed_experts"][: end - 1].long(), experts[row])
+            and column.get("prompt_id", 40 + row) == 40 + row
+            and column["infer_logprobs"][end - 2] == 0.5
+            and bool((column["input_ids"][end:] == _PAD_ID).all())
+            and column["input_ids"][end - 1] == _END_ID
+        )
+        log_probs = column["infer_logprobs"][start - 1 : end - 2]
+        answered = column["input_ids"][column["response_mask"].bool()][:-1]
+        asked = column["input_ids"][column["prompt_mask"].bool()]
+        read.append({"prompt": asked, "answer": answered, "log_probs": log_probs} if right_row else {})
+    return {"samples": read}
+
+
+def _experts(ids: Any) -> Any:
+    """Return the experts of each token, [tokens, 1 layer, 2 experts]."""
+    return torch.stack([ids % 7, ids % 5], -1)[:, None].long()
+
+
 def _process(text: str, images: Any = None, **_: Any) -> Features:
     made = Features(input_ids=[as_ids(text)], attention_mask=[[1] * len(text)])
     return made if images is None else Features(made, pixel_values=[[1.0] * len(images)])
@@ -228,8 +292,8 @@ def _joined_columns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _to(row: Any, width: int) -> Any:
-    return torch.nn.functional.pad(row, (0, width - len(row)))
+def _to(row: Any, width: int, value: int = 0) -> Any:
+    return torch.nn.functional.pad(row, (0, width - len(row)), value=value)
 
 
 def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,6 +319,12 @@ def _adjusted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TAGGED = {"layouts": {"input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]}, "tag": {"kind": "text"}}}
+_ANSWER = {
+    "layouts": {
+        **{name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in ("prompt", "answer")},
+        "log_probs": {"kind": "tensor", "dtype": "float32", "shape": ["tokens"]},
+    }
+}
 _ONE_ANSWER = {"trains": "last", "max_tokens": None, "after_an_answer": (), "default_system": False}
 
 
@@ -291,6 +361,11 @@ BINDINGS = (
                 "prompts", "a batch with the given fields; the real container needs a backend that is not used here",
             ),
         ),
+    ),
+    Binding(
+        f"{_FUNCTIONALS}.postprocess_generate", "collation", call=_generated, fixed=_ANSWER,
+        stand_ins=(StandIn("prompts", "a batch with the given fields; no other field is read"),),
+        requires=(f"{_FUNCTIONALS}.postprocess_generate(routed_experts)",),
     ),
     Binding(
         f"{_FUNCTIONALS}.adjust_sequence_length", "column_padding", call=_adjusted,
