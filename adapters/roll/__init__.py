@@ -209,15 +209,33 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "pipeline_config" not in boundary.parameters:
         return boundary.invoke({}, batch, norm)
     batch.batch["scores"] = rewards[:, None]
-    config = kit.stand_in(adv_estimator="grpo", reward_normalization=norm, reward_clip=None)
+    config = kit.stand_in(
+        adv_estimator=_OF[inputs["rewards_of"]], reward_normalization=norm, reward_clip=inputs["clip"]
+    )
+    if inputs["rewards_of"] != "episode":
+        batch.batch["step_rewards"], batch.batch["scores"] = rewards, torch.full_like(rewards[:, None], torch.nan)
+    if inputs["rewards_of"] == "both":
+        if levels not in ((None, None), ("group", None), ("group", "group")):
+            raise AbsentError("ROLL normalises the rewards of steps only within groups of equal states")
+        # All steps of a group have the same state. The rewards of steps are the negative rewards of episodes, so the
+        # sum of 1.5 and 0.5 of their normalised values is the normalised reward.
+        norm.method, config.episode_reward_weight, config.step_reward_weight = _METHODS[levels][1], 1.5, 0.5
+        batch.batch["step_rewards"] = -rewards
+        columns = {"episode_scores": rewards.tolist(), "state_hash": [f"state of {label}" for label in inputs["group"]]}
+        batch.non_tensor_batch.update(_batch(boundary, {"scores": rewards}, columns).non_tensor_batch)
     return {"normalised": boundary.function(batch, config)[0].batch["response_level_rewards"]}
 
 
+#: What rewards belong to -> ROLL's estimator.
+_OF = {"episode": "grpo", "step": "step_reinforce", "both": "gigpo"}
+
+
 def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards with ROLL's postprocessing function, without clipping."""
+    """Normalise and clip rewards with ROLL's postprocessing function."""
+    grouped = inputs["mean_level"] == inputs["std_level"] == "group"  # as ROLL's GRPO sets it
     config = kit.stand_in(
-        adv_estimator="reinforce",
-        reward_clip=None,
+        adv_estimator="grpo" if grouped else "reinforce",
+        reward_clip=inputs["clip"],
         norm_mean_type=inputs["mean_level"],
         norm_std_type=inputs["std_level"],
         actor_infer=kit.stand_in(generating_args=kit.stand_in(num_return_sequences=kit.group_size(inputs))),
@@ -962,7 +980,7 @@ TARGET = Target(
             ),
         ),
         normalised_rewards(
-            f"{_FUNCTIONALS}.reward_postprocess", _postprocessed, "std_level", imports=(PROTOCOL,),
+            f"{_FUNCTIONALS}.reward_postprocess", _postprocessed, "std_level", "clip", imports=(PROTOCOL,),
             fixed={"group_layout": "equal"},
         ),
         *(
@@ -987,15 +1005,16 @@ TARGET = Target(
             Binding(
                 f"{_AGENTIC}.{function}", "reward_normalisation", formerly=formerly, outputs=("normalised",),
                 call=_agentic_reward_norm, imports=(PROTOCOL, _AGENTIC_CONFIG),
-                fixed=REWARD_NORMALISATION.lacking("mean_level", "std_level"),
+                fixed=REWARD_NORMALISATION.lacking("mean_level", "std_level", *more), accepts=accepts,
                 dialects=(
                     replace(_NO_SPREAD, where={"std_level": ("group",), "mean_level": ("batch", None)}),
                     replace(_NO_SPREAD, where={"std_level": ("batch",), "mean_level": (None,)}),
                     replace(_NO_SPREAD, name="every_knob_counts", symptom="", where={"std_level": ("group", "batch")}),
                 ),
             )
-            for function, formerly in (
-                ("agentic_reward_norm", (f"{_AGENTIC}.grouped_reward_norm",)), ("compute_response_level_rewards", ()),
+            for function, formerly, more, accepts in (
+                ("agentic_reward_norm", (f"{_AGENTIC}.grouped_reward_norm",), (), {}),
+                ("compute_response_level_rewards", (), ("clip",), {"rewards_of": tuple(_OF)}),
             )
         ),
         *_losses(
