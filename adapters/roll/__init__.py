@@ -669,6 +669,11 @@ def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dic
     keeps = inputs.get("keeps_old_log_probs", False)
     labels = {name: [f"{name} {row}" for row in range(rows)] for name in ("sample_uuid", "traj_id")}
     labels["episode_scores"] = [1.0] * rows
+    pictured = inputs.get("with_images", False)
+    if pictured:
+        channels = torch.arange(3)[None, :, None]
+        whole["position_ids"] = 100 * torch.arange(rows)[:, None, None] + 10 * channels + torch.arange(ids.shape[1])
+        labels["multi_modal_inputs"] = [{"pixel_values": torch.full((1, 2), 0.5 + row)} for row in range(rows)]
     if keeps:
         whole["old_log_probs"] = torch.full_like(inputs["old_log_probs"], torch.nan)
     if "rewards" in inputs:
@@ -711,8 +716,15 @@ def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dic
             worker.worker_config.training_args = kit.stand_in(**steps)
             worker.pipeline_config.max_grad_norm = 0.0
 
-        def _fsdp2_forward(self, input_ids: Any, **_: Any) -> Any:
-            return input_ids
+        def _fsdp2_forward(self, input_ids: Any, position_ids: Any, forward_args: Mapping[str, Any], **_: Any) -> Any:
+            """Return the token ids, or the ids of other tokens if the images or the positions are those of other
+            rows."""
+            if not pictured:
+                return input_ids
+            row = (input_ids[:, None, 1] == ids[None, :, 1]).long().argmax(-1)
+            right = torch.equal(forward_args["pixel_values"], torch.full((len(row), 2), 0.5) + row[:, None])
+            right = right and torch.equal(position_ids.transpose(0, 1), whole["position_ids"][row])
+            return input_ids if right else torch.zeros_like(input_ids)
 
         def _clip_grad_norm(self, **_: Any) -> Any:
             return torch.zeros(())
@@ -870,7 +882,8 @@ _UPDATE = Binding(
     requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
     stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS, RANKS),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
-    accepts={"loss_agg_mode": _MODES, "keeps_old_log_probs": (False, True)}, dialects=(_SUM_OVER_SEQUENCES,),
+    accepts={"loss_agg_mode": _MODES, "keeps_old_log_probs": (False, True), "with_images": (False, True)},
+    dialects=(_SUM_OVER_SEQUENCES,),
 )  # fmt: skip
 
 

@@ -207,6 +207,12 @@ KEEPS_OLD_LOG_PROBS = Input(
     default=False,
 )
 
+#: A search varies this input only for bindings that list its values in ``accepts``. The model of such a binding returns
+#: other log-probs if a row arrives without its own images and positions.
+WITH_IMAGES = Input(
+    "with_images", "boolean", "whether each row has an image, and positions with channels", default=False
+)
+
 POLICY_UPDATE = Contract(
     name="policy_update",
     summary="a policy update: from a batch through mini-batches, ranks and microbatches to the optimizer",
@@ -259,6 +265,7 @@ POLICY_UPDATE = Contract(
         *CUTTING,
         PADDING_MICROBATCHES,
         KEEPS_OLD_LOG_PROBS,
+        WITH_IMAGES,
         dialect(
             "empty_rows",
             "absent",
