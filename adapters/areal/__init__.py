@@ -37,6 +37,7 @@ _CONFIG = (
     "mask_no_eos_with_zero",
 )
 
+_VAPO = "areal.trainer.ppo.lambda_fn.vapo_length_adaptive_gae"
 _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 
@@ -44,10 +45,25 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute advantages with AReaL's PPO actor."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
+    overlong, generated = inputs["overlong_tokens"], inputs["loss_mask"] != 0
+    options = {
+        **kit.take_inputs(inputs, *_CONFIG),
+        **({} if inputs["timestep"] == "token" else {"gae_timestep_unit": "turn"}),
+        **({} if inputs["lambda_rule"] == "constant" else {"gae_lambda": _VAPO, "gae_lambda_kwargs": {"alpha": 1.0}}),
+    }
+    missing = {"gae_timestep_unit", "gae_lambda_kwargs"} & {*options} - {
+        *boundary.imported[ARGUMENTS].PPOActorConfig.__dataclass_fields__
+    }
+    if missing:
+        raise AbsentError(f"this version's configuration has no option {min(missing)!r}")
+    limits = {} if overlong is None else {"overlong_tokens": overlong, "overlong_penalty_factor": 1.0}
     actor = actor_of(
-        boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **kit.take_inputs(inputs, *_CONFIG)
+        boundary, None, overlong_reward_penalty=overlong is not None, **limits, **ALONE, **norms, **options
     )
+    actor.config.max_new_tokens = generated.shape[1] - 1
     data = {name: inputs[name].clone() for name in _BATCH}
+    starts = generated & ~torch.nn.functional.pad(generated, (1, 0))[:, :-1]
+    data["turn_ids"] = torch.where(generated, starts.cumsum(-1) - 1, -1)
     # Until November 2025 the function modified `data` in place and returned None.
     return boundary.function(actor, data) or data
 
@@ -326,7 +342,7 @@ def _packed_columns(boundary: Any, inputs: Mapping[str, Any], columns: Mapping[s
         entropy=torch.zeros_like(log_probs),
         input_data=data,
         eps_clip=inputs["eps_clip"],
-        eps_clip_higher=None,
+        eps_clip_higher=inputs["eps_clip"],
         c_clip=None,
         current_version=_VERSION,
         **options,
@@ -347,8 +363,9 @@ def _packed_decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     if inputs["proximal"] == "given":
         columns["prox_logp"] = inputs["proximal_log_probs"]
     drop = made(level="token", action="mask", metric="ratio", lower=low, upper=high)
-    method = _METHODS[inputs["proximal"]]
-    loss = _packed_columns(boundary, inputs, columns, rejection_sampling=drop, prox_logp_method=method)
+    options = {"rejection_sampling": drop, "prox_logp_method": _METHODS[inputs["proximal"]]}
+    options["use_cispo_loss"] = inputs["surrogate"] == "cispo"
+    loss = _packed_columns(boundary, inputs, columns, **options)
     ratio = boundary.module.stats_tracker.DEFAULT_TRACKER.stats["importance_weight"][-1]
     return {"loss": loss, "ratio": ratio.reshape(inputs["response_mask"].shape)}
 
@@ -519,6 +536,11 @@ TARGET = Target(
             outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
             call=_advantages,
             imports=(ARGUMENTS,),
+            accepts={
+                "timestep": ("token", "turn"),
+                "lambda_rule": ("constant", "by_length"),
+                "overlong_tokens": (None, 2),
+            },
             stand_ins=(StandIn("engine", "None: the advantage step does not use the training engine"),),
         ),
         Binding(
@@ -588,7 +610,7 @@ TARGET = Target(
             call=_packed_decoupled,
             imports=(ARGUMENTS,),
             fixed={"correction": "mask"},
-            accepts={"proximal": tuple(_METHODS), "staleness": (1, 2, 4)},
+            accepts={"proximal": tuple(_METHODS), "staleness": (1, 2, 4), "surrogate": ("ppo", "cispo")},
             requires=("areal.trainer.ppo.actor.grpo_loss_fn(use_decoupled_loss)",),
             dtypes=("float32",),  # the tracker rejects other dtypes
         ),

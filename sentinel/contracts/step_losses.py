@@ -340,7 +340,10 @@ def _oracle_decoupled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["weight_low"] is not None:
         kept &= weight >= inputs["weight_low"]
     gains = inputs["advantages"] * ratio, inputs["advantages"] * ratio.clamp(1 - eps, 1 + eps)
-    losses = torch.where(kept, -torch.minimum(*gains) * weight, 0.0)
+    of_tokens = -torch.minimum(*gains)
+    if inputs["surrogate"] == "cispo":  # MiniMax-M1 (arXiv:2506.13585), equations 4 and 5
+        of_tokens = -gains[1].detach() * inputs["log_probs"]
+    losses = torch.where(kept, of_tokens * weight, 0.0)
     counted = kept if inputs["denominator"] == "kept" else valid
     return {"loss": losses.sum() / counted.sum().clamp(min=1), "ratio": torch.where(valid, ratio, 0.0)}
 
@@ -392,7 +395,7 @@ DECOUPLED_LOSS = Contract(
         ),
         knob("weight_low", "smallest weight of a kept token", (None, 0.5)),
         knob("weight_high", "largest weight of a kept token", (2.0, 5.0)),
-        # A search varies the next two inputs only for bindings that list their values in ``accepts``.
+        # A search varies the next three inputs only for bindings that list their values in ``accepts``.
         Input(
             "proximal",
             "string",
@@ -400,6 +403,7 @@ DECOUPLED_LOSS = Contract(
             "trained (those of the trained policy)",
             default="given",
         ),
+        Input("surrogate", "string", "the loss of a token before its weight: ppo or cispo", default="ppo"),
         Input("staleness", "integer", "versions between the policy that sampled and the trained policy", default=1),
         dialect(
             "denominator",
