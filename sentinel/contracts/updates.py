@@ -351,6 +351,7 @@ RECOMPUTED_LOG_PROBS = Contract(
         # Drawn more often, because only dynamic batches change the order of rows.
         replace(CUTTING[-1], choices=(None, 8, 8, 8)),
         PADDING_MICROBATCHES,
+        WITH_IMAGES,
     ),
     observes=(
         Observed("log_probs", "the log-prob of each response token; 0 elsewhere", TOKENS),
