@@ -196,7 +196,9 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Normalise the rewards of agents with ROLL. ROLL computes in float32, so float64 rewards are converted first."""
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
-    batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
+    states = [f"state of {label}" for label in inputs["group"]]
+    labels = {"traj_group_id": inputs["group"], "state_hash": states, "episode_scores": rewards.tolist()}
+    batch = _batch(boundary, {"scores": rewards}, labels)
     norm = boundary.imported[_AGENTIC_CONFIG].RewardNormalizationConfig(grouping="traj_group_id")
     if hasattr(norm, "norm_mean_type"):
         norm.norm_mean_type, norm.norm_std_type = levels
@@ -221,8 +223,6 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
         # sum of 1.5 and 0.5 of their normalised values is the normalised reward.
         norm.method, config.episode_reward_weight, config.step_reward_weight = _METHODS[levels][1], 1.5, 0.5
         batch.batch["step_rewards"] = -rewards
-        columns = {"episode_scores": rewards.tolist(), "state_hash": [f"state of {label}" for label in inputs["group"]]}
-        batch.non_tensor_batch.update(_batch(boundary, {"scores": rewards}, columns).non_tensor_batch)
     return {"normalised": boundary.function(batch, config)[0].batch["response_level_rewards"]}
 
 
@@ -655,6 +655,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dic
     share, reference = rows // count, inputs["ref_log_probs"]
     size = inputs["micro_batch_size"] or share
     tables, ids = kit.tables_of(inputs), kit.named_tokens(inputs)["input_ids"]
+    tables["old_log_probs"] = kit.prepend_prompt(inputs["old_log_probs"]).flatten()
     stages: list[Any] = []
     whole = {
         "input_ids": ids,

@@ -83,9 +83,6 @@ def _packed_by_load(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [own.tolist() for own in made] if order.tolist() == [*range(len(lengths))] else []}
 
 
-#: New names of two columns -> their original names, in another order.
-_SWAPPED = (["other", "one"], ["weights", "tokens"])
-
 #: Method that does not change rows -> its call, ``do(boundary, inputs, data) -> containers``.
 _SAME = {
     "select": lambda boundary, inputs, data: [
@@ -93,9 +90,6 @@ _SAME = {
     ],
     "pop": lambda boundary, inputs, data: [
         boundary.function(data, [*data.batch.keys()], [*data.non_tensor_batch.keys()], [*data.meta_info])
-    ],
-    "rename": lambda boundary, inputs, data: [
-        boundary.function(boundary.function(data, ["tokens", "weights"], ["one", "other"]), *_SWAPPED)
     ],
     "clone": lambda boundary, inputs, data: [boundary.function(data)],
     "from_single_dict": lambda boundary, inputs, data: [
@@ -108,6 +102,12 @@ _SAME = {
         )
     ],
 }
+
+
+def _renamed(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Rename two columns at once, and give each its original name again."""
+    data = boundary.function(data, ["tokens", "weights"], ["one", "other"])
+    return [boundary.function(boundary.function(data, "one", "tokens"), "other", "weights")]
 
 
 def _sliced(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
@@ -131,6 +131,7 @@ def _expanded(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
 _CONTAINER = Container(CONTAINER, common={"imports": (PROTOCOL,)})
 _ROWS = (
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "repeat", do, fixed={"count": 1}) for name, do in _SAME.items()),
+    _CONTAINER.surgery(f"{_DATA}.rename", "repeat", _renamed, fixed={"count": 1}),
     _CONTAINER.surgery(f"{_DATA}.slice", "cut", _sliced, fixed={"remainder": 0}),
     _CONTAINER.surgery(f"{_DATA}.group_by", "split", _grouped, fixed={"count": 1}),
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "reorder", _indexed) for name in ("select_idxs", "__getitem__")),
