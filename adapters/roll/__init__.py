@@ -217,11 +217,12 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if inputs["rewards_of"] != "episode":
         batch.batch["step_rewards"], batch.batch["scores"] = rewards, torch.full_like(rewards[:, None], torch.nan)
     if inputs["rewards_of"] == "both":
-        if levels not in ((None, None), ("group", None), ("group", "group")):
-            raise AbsentError("ROLL normalises the rewards of steps only within groups of equal states")
         # All steps of a group have the same state. The rewards of steps are the negative rewards of episodes, so the
-        # sum of 1.5 and 0.5 of their normalised values is the normalised reward.
-        norm.method, config.episode_reward_weight, config.step_reward_weight = _METHODS[levels][1], 1.5, 0.5
+        # sum of 1.5 and 0.5 of their normalised values is the normalised reward. ROLL normalises the rewards of steps
+        # only within groups of equal states, so at other levels their weight is 0.
+        grouped = levels in ((None, None), ("group", None), ("group", "group"))
+        norm.method = _METHODS[levels][1] if grouped else "mean"
+        config.episode_reward_weight, config.step_reward_weight = (1.5, 0.5) if grouped else (1.0, 0.0)
         batch.batch["step_rewards"] = -rewards
     return {"normalised": boundary.function(batch, config)[0].batch["response_level_rewards"]}
 
