@@ -368,6 +368,8 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, ...]:
                  replace(gaps, where={"whiten_rewards": (True,)}))
                 if agents else (_CLAMP,)
             ),
+            # In older versions, there is one teacher, with options of the pipeline.
+            requires=(f"{_BASE_CONFIG}.PPOConfig.reference_configs",),
             **{**common, "call": _distilled},
         ),
     )  # fmt: skip
