@@ -37,6 +37,7 @@ _CONFIG = (
     "mask_no_eos_with_zero",
 )
 
+_VAPO = "areal.trainer.ppo.lambda_fn.vapo_length_adaptive_gae"
 _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 
@@ -44,10 +45,25 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute advantages with AReaL's PPO actor."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
+    overlong, generated = inputs["overlong_tokens"], inputs["loss_mask"] != 0
+    options = {
+        **kit.take_inputs(inputs, *_CONFIG),
+        **({} if inputs["timestep"] == "token" else {"gae_timestep_unit": "turn"}),
+        **({} if inputs["lambda_rule"] == "constant" else {"gae_lambda": _VAPO, "gae_lambda_kwargs": {"alpha": 1.0}}),
+    }
+    missing = {"gae_timestep_unit", "gae_lambda_kwargs"} & {*options} - {
+        *boundary.imported[ARGUMENTS].PPOActorConfig.__dataclass_fields__
+    }
+    if missing:
+        raise AbsentError(f"this version's configuration has no option {min(missing)!r}")
+    limits = {} if overlong is None else {"overlong_tokens": overlong, "overlong_penalty_factor": 1.0}
     actor = actor_of(
-        boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **kit.take_inputs(inputs, *_CONFIG)
+        boundary, None, overlong_reward_penalty=overlong is not None, **limits, **ALONE, **norms, **options
     )
+    actor.config.max_new_tokens = generated.shape[1] - 1
     data = {name: inputs[name].clone() for name in _BATCH}
+    starts = generated & ~torch.nn.functional.pad(generated, (1, 0))[:, :-1]
+    data["turn_ids"] = torch.where(generated, starts.cumsum(-1) - 1, -1)
     # Until November 2025 the function modified `data` in place and returned None.
     return boundary.function(actor, data) or data
 
@@ -302,6 +318,67 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": loss, **{name: metrics[key][-1].reshape(rows, tokens) for name, key in names.items()}}
 
 
+def _packed_columns(boundary: Any, inputs: Mapping[str, Any], columns: Mapping[str, Any], **options: Any) -> Any:
+    """Call AReaL's loss on one packed microbatch with these columns, after the tracker of metrics is emptied.
+
+    Masked tokens have version -1, as the tokens of a prompt.
+    """
+    mask, staleness = inputs["response_mask"], inputs.get("staleness", 1)
+    rows, tokens = mask.shape
+    flat = {name: column.reshape(-1) for name, column in columns.items()}
+    log_probs = flat.pop("log_probs")
+    data = {
+        **flat,
+        "advantages": inputs["advantages"].reshape(-1),
+        "loss_mask": mask.reshape(-1),
+        "input_ids": torch.zeros(rows * tokens, dtype=torch.long),
+        "cu_seqlens": torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32),
+        "versions": torch.where(mask != 0, _VERSION - staleness, -1).reshape(-1),
+        **{name: inputs[name] for name in ("rl_loss_weight", "distill_loss_weight") if name in inputs},
+    }
+    boundary.module.stats_tracker.DEFAULT_TRACKER.stats.clear()
+    return boundary.function(
+        logprobs=log_probs,
+        entropy=torch.zeros_like(log_probs),
+        input_data=data,
+        eps_clip=inputs["eps_clip"],
+        eps_clip_higher=inputs["eps_clip"],
+        c_clip=None,
+        current_version=_VERSION,
+        **options,
+    )
+
+
+#: The version of the trained policy.
+_VERSION = 7
+#: How a scenario's proximal policy is computed -> AReaL's method.
+_METHODS = {"given": "metrics", "interpolated": "loglinear", "trained": "reuse_train_logp"}
+
+
+def _packed_decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the decoupled loss of a packed microbatch. Tokens with extreme importance weights are dropped."""
+    low, high = inputs["weight_low"], inputs["weight_high"]
+    made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
+    columns = {"log_probs": inputs["log_probs"], "logprobs": inputs["behaviour_log_probs"]}
+    if inputs["proximal"] == "given":
+        columns["prox_logp"] = inputs["proximal_log_probs"]
+    drop = made(level="token", action="mask", metric="ratio", lower=low, upper=high)
+    options = {"rejection_sampling": drop, "prox_logp_method": _METHODS[inputs["proximal"]]}
+    options["use_cispo_loss"] = inputs["surrogate"] == "cispo"
+    loss = _packed_columns(boundary, inputs, columns, **options)
+    ratio = boundary.module.stats_tracker.DEFAULT_TRACKER.stats["importance_weight"][-1]
+    return {"loss": loss, "ratio": ratio.reshape(inputs["response_mask"].shape)}
+
+
+def _packed_distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the loss of a packed microbatch with a teacher."""
+    old = inputs["old_log_probs"]
+    columns = {"log_probs": inputs["log_probs"], "logprobs": old, "prox_logp": old}
+    columns["teacher_logp"] = inputs["teacher_log_probs"]
+    weights = {"rl_loss_weight": inputs["rl_weight"], "distill_loss_weight": inputs["distill_weight"]}
+    return {"loss": _packed_columns(boundary, {**inputs, **weights}, columns)}
+
+
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("vpreds", "values", "returns", "cliprange_value")
     mask = inputs["response_mask"].bool()
@@ -459,6 +536,11 @@ TARGET = Target(
             outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
             call=_advantages,
             imports=(ARGUMENTS,),
+            accepts={
+                "timestep": ("token", "turn"),
+                "lambda_rule": ("constant", "by_length"),
+                "overlong_tokens": (None, 2),
+            },
             stand_ins=(StandIn("engine", "None: the advantage step does not use the training engine"),),
         ),
         Binding(
@@ -521,6 +603,25 @@ TARGET = Target(
             ),
             requires=containers.OWN,
             dtypes=("float32",),  # the tracker rejects other dtypes
+        ),
+        Binding(
+            "areal.trainer.ppo.actor.grpo_loss_fn",
+            "decoupled_loss",
+            call=_packed_decoupled,
+            imports=(ARGUMENTS,),
+            fixed={"correction": "mask"},
+            accepts={"proximal": tuple(_METHODS), "staleness": (1, 2, 4), "surrogate": ("ppo", "cispo")},
+            requires=("areal.trainer.ppo.actor.grpo_loss_fn(use_decoupled_loss)",),
+            dtypes=("float32",),  # the tracker rejects other dtypes
+        ),
+        Binding(
+            "areal.trainer.ppo.actor.grpo_loss_fn",
+            "distilled_loss",
+            call=_packed_distilled,
+            # AReaL documents the KL term as log-prob minus the teacher's log-prob.
+            fixed={"kl_estimator": "k1"},
+            requires=("areal.trainer.ppo.actor.grpo_loss_fn(use_decoupled_loss)",),
+            dtypes=("float32",),
         ),
         _critic(
             f"{_FUNCTIONAL}.ppo_critic_loss_fn",

@@ -58,9 +58,40 @@ def _packed_rows(packed: Mapping[str, Any], names: Sequence[str], starts: Any, l
     return [{name: packed[name][at : at + length] for name in there} for at, length in zip(starts.tolist(), lengths)]
 
 
+#: The column of a batch that has a dictionary of an image's tensors for each row.
+_IMAGES = "multi_modal_input"
+
+
+def _image(row: int) -> dict[str, Any]:
+    return {"pixel_values": [[row + 0.5, 1.0]]}
+
+
+def _with_images(samples: Samples, form: str) -> Samples:
+    """Return the samples, each with its own image if the form is ``media``."""
+    return samples if form == "plain" else [{**sample, _IMAGES: [_image(row)]} for row, sample in enumerate(samples)]
+
+
+def _are_right(images: Sequence[Mapping[str, Any]], rows: Sequence[int | None]) -> bool:
+    """Return True if the images are those of ``rows``. None stands for a row without an image."""
+    wanted = [{} if row is None else {"pixel_values": torch.tensor(_image(row)["pixel_values"])} for row in rows]
+    return len(images) == len(wanted) and all(
+        set(one) == set(other) and all(torch.equal(torch.as_tensor(one[name]), other[name]) for name in other)
+        for one, other in zip(images, wanted)
+    )
+
+
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    samples = inputs["samples"]
-    batch = boundary.function([_trajectory(sample) for sample in samples])
+    """Join trajectories with AReaL. If the form is ``media``, the rows with even numbers have images."""
+    samples, media = inputs["samples"], inputs["form"] == "media"
+    parts: list[dict[str, Any]] = [_trajectory(sample) for sample in samples]
+    for row, part in enumerate(parts if media else ()):
+        part |= {"tags": [f"tag {row}"], _IMAGES: [{} if row % 2 else _image(row)]}
+    batch = boundary.function(parts)
+    if media and batch["tags"] != [f"tag {row}" for row in range(len(samples))]:
+        return {"samples": []}
+    owners = [None if row % 2 else row for row in range(len(samples))]
+    if media and not _are_right(batch[_IMAGES], owners):
+        return {"samples": []}
     return {"samples": _rows(batch, list(samples[0]))}
 
 
@@ -74,8 +105,12 @@ def _split(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Collate dataset rows with AReaL, either into one padded batch or into one trajectory per row."""
     samples = inputs["samples"]
-    made = boundary.function([{**sample, "input_ids": sample["input_ids"].tolist()} for sample in samples])
+    rows = [{**sample, "input_ids": sample["input_ids"].tolist()} for sample in samples]
+    made = boundary.function(_with_images(rows, inputs["form"]))
     parts = made if isinstance(made, list) else [made]
+    images = [image for part in parts for image in part.get(_IMAGES, ())]
+    if inputs["form"] == "media" and not _are_right(images, range(len(samples))):
+        return {"samples": []}
     return {"samples": [row for part in parts for row in _rows(part, list(samples[0]))]}
 
 
@@ -90,13 +125,15 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Pad a packed batch with AReaL: each sequence to a multiple of four tokens, and the batch to 256 tokens.
 
     Samples are read at the offsets in the returned batch. The result is empty if the offsets leave too little room for
-    a sample.
+    a sample, or if positions are wrong. Positions have three channels if the number of samples is even.
     """
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
     packed = {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
     packed["cu_seqlens"] = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     packed["max_seqlen"] = max(lengths)
+    counted = torch.cat([torch.arange(length) for length in lengths])
+    packed["position_ids"] = counted if len(samples) % 2 else torch.stack([counted, counted + 3, counted + 5], -1)
     # `invoke` omits the options that this version lacks: until January 2026, padding and its size were two options.
     align = {"seq_align_to": 4, "align_sequences": True, "align_to_multiple_of": 4}
     made, *_ = boundary.invoke({}, data=packed, pad_to_length=256, **align)
@@ -104,6 +141,8 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = _packed_rows(made, list(samples[0]), ends[: len(samples)], lengths)
     room = ends.diff().tolist()
     whole = len(made["input_ids"]) == ends[-1] and all(has >= needs for has, needs in zip(room, lengths))
+    places = torch.cat([torch.arange(length) + start for start, length in zip(ends, lengths)])
+    whole = whole and torch.equal(made["position_ids"][places], packed["position_ids"])
     return {"samples": rows if whole else []}
 
 
@@ -233,7 +272,15 @@ def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 OWN = ("areal.utils.stats_tracker",)
 BINDINGS = (
     *(
-        Binding(f"{_DATA}.{name}", "collation", call=call, fixed=layouts, requires=requires, imports=(_ARGUMENTS,))
+        Binding(
+            f"{_DATA}.{name}",
+            "collation",
+            call=call,
+            fixed=layouts,
+            requires=requires,
+            imports=(_ARGUMENTS,),
+            accepts={"form": ("plain", "media")} if call in (_concatenated, _collated) else {},
+        )
         for name, call, layouts, requires in (
             ("concat_padded_tensors", _concatenated, _WIDE, OWN),
             ("split_and_unpad_tensor", _split, _WIDE, ()),

@@ -93,11 +93,30 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": kept}
 
 
+#: Fields in which a request for completions differs from a request for chat completions.
+_OF_A_PROMPT = ("prompt", "logprobs")
+
+
 def _request(boundary: Any, config: Any) -> Any:
-    """Return the sampling parameters that AReaL's backend sends to its inference server."""
+    """Return the sampling parameters that AReaL's backend sends to its inference server.
+
+    A request with images must have the same parameters. If it differs, its parameters are returned, or none if its
+    messages lack an image.
+    """
     others = (False, 0)[: len(boundary.parameters) - 2]
-    request = boundary.imported[_RECORDS].ModelRequest(input_ids=[1], gconfig=config)
+    made = boundary.imported[_RECORDS].ModelRequest
+    request = made(input_ids=[1], gconfig=config)
     payload = boundary.function(boundary.owner(), request, *others).payload
+    if "vllm" in boundary.path and "vision_msg_vllm" in made.__dataclass_fields__:
+        messages = [{"role": "user", "content": [{"type": "image_url"}, {"type": "text"}, {"type": "image_url"}]}]
+        messages.append({"role": "user", "content": "text"})
+        pictured = made(input_ids=[1], gconfig=config, image_data=["AAAA", "BBBB"], vision_msg_vllm=[messages])
+        seen = boundary.function(boundary.owner(), pictured, *others).payload
+        urls = [item.get("image_url", {}).get("url", "") for item in seen.pop("messages")[0]["content"]]
+        if [url.rpartition(",")[2] for url in urls] != ["AAAA", "", "BBBB"]:
+            return {}
+        if {**seen, **dict.fromkeys(_OF_A_PROMPT)} != {**payload, **dict.fromkeys(_OF_A_PROMPT)}:
+            return seen
     return payload.get("sampling_params", payload)
 
 

@@ -16,6 +16,51 @@ _ENGINE = "areal.engine.fsdp_engine"
 _ARGUMENTS = "areal.api.cli_args"
 
 
+def _type_of(images: bool) -> Any:
+    """Return the configuration of a model that takes images, or of one that takes only text."""
+    return kit.stand_in(model_type="qwen3_vl" if images else "qwen2")
+
+
+class _Model:
+    """A stand-in model that returns each token's entry of a table, [rows * tokens].
+
+    With images, a token without its own position, or a microbatch without the images of its rows, gets other entries.
+    Position c of a token is ``100 row + 10 c + column``, computed from its row's image.
+    """
+
+    def __init__(self, table: Any, width: int, images: bool) -> None:
+        self._table, self._width, self._images, self.model = table, width, images, self
+
+    def compute_3d_position_ids(self, input_ids: Any, image_grid_thw: Any, **_: Any) -> Any:
+        columns, channels = torch.arange(input_ids.shape[1]), torch.arange(3)
+        return 100 * image_grid_thw[None, :, :1] + 10 * channels[:, None, None] + columns
+
+    def __call__(self, input_ids: Any, **options: Any) -> Any:
+        logits = self._table[input_ids.roll(-1, dims=-1)]
+        return kit.stand_in(logits=logits + self._deviations(input_ids, **options) if self._images else logits)
+
+    def _deviations(self, ids: Any, position_ids: Any, pixel_values: Any, cu_seq_lens_q: Any, **_: Any) -> Any:
+        """Return 0 for each token whose position and images are its own, otherwise 1. A padding sequence may follow."""
+        row, column = ids // self._width, ids % self._width
+        wanted = 100 * row + 10 * torch.arange(3)[:, None, None] + column
+        own = (position_ids == wanted).all(0)
+        starts = ids.flatten()[cu_seq_lens_q[:-1].long()][: len(pixel_values)]
+        return 1.0 - (own & torch.equal(pixel_values, _pixels(starts // self._width))).float()
+
+
+def _pixels(rows: Any) -> Any:
+    return rows[:, None] * 2.0 + 0.5
+
+
+def _pictured(rows: int, width: int) -> dict[str, Any]:
+    """Return the columns of rows with one image each."""
+    images = [
+        {"image_grid_thw": torch.tensor([[row, 1, 1]]), "pixel_values": _pixels(torch.tensor([row]))}
+        for row in range(rows)
+    ]
+    return {"multi_modal_input": images, "mm_token_type_ids": torch.zeros(rows, width, dtype=torch.int64)}
+
+
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one update of AReaL's actor and return the gradient with respect to the log-probs.
 
@@ -36,6 +81,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(("rewards", "tot_rewards"), torch.zeros(rows)),
         "kl_rewards": torch.zeros(rows, width + 1),
     }
+    images = inputs.get("with_images", False)
+    whole |= _pictured(rows, width + 1) if images else {}
     arguments = boundary.imported[_ARGUMENTS]
     config = arguments.PPOActorConfig(experiment_name="", trial_name="", path="")
     vars(config).update(
@@ -62,11 +109,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def __init__(self) -> None:
             self.config, self.device, self.logger = config, boundary.device, boundary.module.logger
             self.parallel_helper = kit.stand_in(dp_size=count, sp_size=1, tp_size=1)
-            self.model_config, self.enable_tree_training = kit.stand_in(model_type="qwen2"), False
-            self.is_vision_model = False
-
-        def model(self, input_ids: Any, **_: Any) -> Any:
-            return kit.stand_in(logits=table[input_ids.roll(-1, dims=-1)])
+            self.model_config, self.enable_tree_training = _type_of(images), False
+            self.is_vision_model, self.model = images, _Model(table, width + 1, images)
 
         def _compute_logprobs_entropy(self, logits: Any, *_: Any) -> Any:
             return logits, torch.zeros_like(logits)
@@ -105,6 +149,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the log-probs that AReaL's engine computes in a forward pass over packed microbatches."""
     named, table = kit.named_tokens(inputs), kit.prepend_prompt(inputs["log_probs"]).flatten()
     rows, size = len(named["number"]), inputs["micro_batch_size"]
+    width, images = inputs["log_probs"].shape[1], inputs["with_images"]
     arguments = boundary.imported[_ARGUMENTS]
     config = arguments.PPOActorConfig(experiment_name="", trial_name="", path="")
     config.mb_spec = arguments.MicroBatchSpec(
@@ -120,20 +165,17 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def __init__(self) -> None:
             self.config, self.device, self.logger = config, boundary.device, kit.make_silent_logger()
             self.parallel_helper = kit.stand_in(dp_size=1, sp_size=1, tp_size=1)
-            self.model_config, self.enable_tree_training = kit.stand_in(model_type="qwen2"), False
-            self.is_vision_model = False
-
-        def model(self, input_ids: Any, **_: Any) -> Any:
-            return kit.stand_in(logits=table[input_ids.roll(-1, dims=-1)])
+            self.model_config, self.enable_tree_training = _type_of(images), False
+            self.is_vision_model, self.model = images, _Model(table, width + 1, images)
 
         def _compute_logprobs(self, logits: Any, *_: Any) -> Any:
             return logits
 
     batch = {name: named[name] for name in ("input_ids", "attention_mask")}
+    batch |= _pictured(rows, width + 1) if images else {}
     made = kit.on_ranks(
         1, lambda _: boundary.function(Engine(), batch, aggregate_fn=lambda parts: torch.cat(parts, dim=-1))
     )[0]
-    width = inputs["log_probs"].shape[1]
     return {"log_probs": torch.nn.functional.pad(made, (0, width + 1 - made.shape[1]))[:, :width]}
 
 
@@ -149,7 +191,7 @@ _UPDATE = Binding(
         **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
         **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0), "loss_agg_mode": "token-mean",
     },
-    accepts={"dual_clip": (None, 3.0)}, dtypes=("float32",),
+    accepts={"dual_clip": (None, 3.0), "with_images": (False, True)}, dtypes=("float32",),
 )  # fmt: skip
 
 BINDINGS = (
@@ -158,7 +200,10 @@ BINDINGS = (
         f"{_ENGINE}.FSDPEngine.forward_batch", "recomputed_log_probs", call=_recomputed, imports=(_ARGUMENTS,),
         requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
         stand_ins=(_UPDATE.stand_ins[0], _UPDATE.stand_ins[1], RANKS), fixed={"entropies": None},
-        accepts={"response_mask": ("full", "right", "right")}, dtypes=("float32",),
+        accepts={"response_mask": ("full", "right", "right"), "with_images": (False, True)}, dtypes=("float32",),
     ),
-    replace(_UPDATE, contract="training_step", fixed={"group_layout": "equal", "loss_agg_mode": "token-mean"}),
+    replace(
+        _UPDATE, contract="training_step", fixed={"group_layout": "equal", "loss_agg_mode": "token-mean"},
+        accepts={"dual_clip": (None, 3.0)},
+    ),
 )  # fmt: skip

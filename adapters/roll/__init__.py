@@ -6,6 +6,7 @@ classes, on ROLL's own configuration and batches, with the small stand-ins that 
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Mapping
 from dataclasses import replace
@@ -195,7 +196,9 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Normalise the rewards of agents with ROLL. ROLL computes in float32, so float64 rewards are converted first."""
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
-    batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
+    states = [f"state of {label}" for label in inputs["group"]]
+    labels = {"traj_group_id": inputs["group"], "state_hash": states, "episode_scores": rewards.tolist()}
+    batch = _batch(boundary, {"scores": rewards}, labels)
     norm = boundary.imported[_AGENTIC_CONFIG].RewardNormalizationConfig(grouping="traj_group_id")
     if hasattr(norm, "norm_mean_type"):
         norm.norm_mean_type, norm.norm_std_type = levels
@@ -208,15 +211,32 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "pipeline_config" not in boundary.parameters:
         return boundary.invoke({}, batch, norm)
     batch.batch["scores"] = rewards[:, None]
-    config = kit.stand_in(adv_estimator="grpo", reward_normalization=norm, reward_clip=None)
+    config = kit.stand_in(
+        adv_estimator=_OF[inputs["rewards_of"]], reward_normalization=norm, reward_clip=inputs["clip"]
+    )
+    if inputs["rewards_of"] != "episode":
+        batch.batch["step_rewards"], batch.batch["scores"] = rewards, torch.full_like(rewards[:, None], torch.nan)
+    if inputs["rewards_of"] == "both":
+        # All steps of a group have the same state. The rewards of steps are the negative rewards of episodes, so the
+        # sum of 1.5 and 0.5 of their normalised values is the normalised reward. ROLL normalises the rewards of steps
+        # only within groups of equal states, so at other levels their weight is 0.
+        grouped = levels in ((None, None), ("group", None), ("group", "group"))
+        norm.method = _METHODS[levels][1] if grouped else "mean"
+        config.episode_reward_weight, config.step_reward_weight = (1.5, 0.5) if grouped else (1.0, 0.0)
+        batch.batch["step_rewards"] = -rewards
     return {"normalised": boundary.function(batch, config)[0].batch["response_level_rewards"]}
 
 
+#: What rewards belong to -> ROLL's estimator.
+_OF = {"episode": "grpo", "step": "step_reinforce", "both": "gigpo"}
+
+
 def _postprocessed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise rewards with ROLL's postprocessing function, without clipping."""
+    """Normalise and clip rewards with ROLL's postprocessing function."""
+    grouped = inputs["mean_level"] == inputs["std_level"] == "group"  # as ROLL's GRPO sets it
     config = kit.stand_in(
-        adv_estimator="reinforce",
-        reward_clip=None,
+        adv_estimator="grpo" if grouped else "reinforce",
+        reward_clip=inputs["clip"],
         norm_mean_type=inputs["mean_level"],
         norm_std_type=inputs["std_level"],
         actor_infer=kit.stand_in(generating_args=kit.stand_in(num_return_sequences=kit.group_size(inputs))),
@@ -266,6 +286,35 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"advantages": answer.batch["advantages"], "returns": answer.batch["returns"]}
 
 
+def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the advantage step of ROLL's driver with one or two teachers, whitening and clipping."""
+    mask, routed = inputs["response_mask"], inputs["routed"]
+    columns = {"response_mask": kit.prepend_prompt(mask), "token_level_rewards": inputs["token_level_rewards"]}
+    columns["old_log_probs"] = inputs["log_probs"]
+    coefficients = {"first": inputs["coefficient"], "second": inputs["second_coefficient"]}
+    teachers = {name: kit.stand_in(opd_kl_coef=value) for name, value in coefficients.items() if value is not None}
+    for name in teachers:
+        column = "teacher_log_probs" if name == "first" else "second_teacher_log_probs"
+        columns[f"ref_log_probs_{name}"] = inputs[column]
+        if routed:
+            own = [(label == "p") == (name == "first") for label in inputs["teacher"]]
+            columns[f"ref_log_probs_{name}_mask"] = torch.tensor(own, device=boundary.device)
+    config = kit.stand_in(
+        is_pure_opd=inputs["pure"],
+        use_opd=not inputs["pure"],
+        reference_configs=teachers,
+        enable_old_logprobs_recompute=True,
+        kl_penalty=_ESTIMATORS[inputs["kl_estimator"]],
+    )
+    options = {name: inputs[name] for name in ("advantage_clip", "whiten_advantages", "whiten_rewards", "gamma")}
+    # This estimator reads a turn's reward from its last token. Whitening gives every token a reward.
+    of_turns = "agentic" in boundary.path and not inputs["whiten_rewards"]
+    estimator = "agentic_reinforce" if of_turns else "grpo"
+    options |= {"lambd": 1.0, "adv_estimator": estimator, "pipeline_config": config}
+    data = boundary.function(_batch(boundary, columns), **options)
+    return {"advantages": data.batch["advantages"], "returns": data.batch["returns"]}
+
+
 _NO_SPREAD = Dialect(
     "the_oracle_agrees",
     reason="a comment in the code states that equal rewards become 0, whatever mean is subtracted",
@@ -273,13 +322,28 @@ _NO_SPREAD = Dialect(
     symptom="value",
 )
 
+_CLAMP = Dialect(
+    "clamp",
+    10,
+    "k3 is clamped to [-10, 10] so that no token outweighs the others",
+    f"{_MAIN}/utils/functionals.py#L202",
+    where={"kl_estimator": ("k3",)},
+)
+_SEGMENTS = Dialect(
+    "credit",
+    "segment",
+    "a turn is one step: its tokens all have the return of the last one, and turns are discounted",
+    f"{_MAIN}/pipeline/agentic/utils.py#L396",
+)
+
 _ADVANTAGES = ("advantages", "returns")
 #: The rewards already include the KL penalty. There is one reward per response.
 _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
-def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Return two bindings of the advantage step of a ROLL driver: with a critic (GAE) and without a critic.
+def _drivers(function: str, agents: bool) -> tuple[Binding, ...]:
+    """Return three bindings of the advantage step of a ROLL driver: with a critic (GAE), without a critic, and with
+    teachers.
 
     Without a critic, the step uses the mask. GAE does not use the mask, so it includes the values in gaps of the mask,
     although the critic is not trained there.
@@ -297,7 +361,18 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
         # step.
         Binding(function, "generalised_advantage", fixed={"reward_layout": "outcome"} if agents else {}, **common),
         Binding(function, "discounted_return", fixed=_OUTCOMES, dialects=(gaps,) if agents else (), **common),
-    )
+        Binding(
+            function, "distilled_advantage", fixed={"reward_layout": "outcome"},
+            dialects=(
+                (_CLAMP, replace(_SEGMENTS, where={"whiten_rewards": (False,)}),
+                 replace(gaps, where={"whiten_rewards": (True,)}))
+                if agents else (_CLAMP,)
+            ),
+            # In older versions, there is one teacher, with options of the pipeline.
+            requires=(f"{_BASE_CONFIG}.PPOConfig.reference_configs",),
+            **{**common, "call": _distilled},
+        ),
+    )  # fmt: skip
 
 
 # -- workers -----------------------------------------------------------------------------------------------------------
@@ -506,7 +581,22 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 #: Algorithm of the contract -> the variant of ROLL's policy-gradient workers.
-_VARIANTS = {"reinforce": "vanilla", "ppo": "ppo", "cispo": "tis", "cispo_unified": "cispo", "kimi": "kimi15"}
+_VARIANTS = {
+    "reinforce": "vanilla",
+    "ppo": "ppo",
+    "cispo": "tis",
+    "cispo_unified": "cispo",
+    "kimi": "kimi15",
+    "topr": "topr",
+}
+
+
+def _add_variants(worker: Any, owner: Any) -> None:
+    """Add the methods of a worker class that compute its policy losses and their metrics."""
+    for name in dir(owner):
+        if name.startswith(("_compute_", "_get_pg")):
+            setattr(worker, name, types.MethodType(getattr(owner, name), worker))
+    worker._pg_variant_logged = True
 
 
 def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -514,13 +604,11 @@ def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
 
     The reference policy differs from the old policy, so that the reported KLs differ.
     """
-    options = {**_loss_options(inputs), **({"ratio_type": "token"} if kind == "agentic" else {"rl_loss_coef": 1.0})}
+    level = {"ratio_type": inputs["ratio_level"] or "token"} if kind == "agentic" else {"rl_loss_coef": 1.0}
+    options = {**_loss_options(inputs), **level}
     variant = {**_variant_options(inputs), "pg_variant": _VARIANTS[inputs["algorithm"]]}
     worker = _worker(boundary, kind, options, variant)
-    for name in dir(boundary.owner):
-        if name.startswith(("_compute_", "_get_pg")):
-            setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
-    worker._pg_variant_logged = True
+    _add_variants(worker, boundary.owner)
     correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
     correction.is_weight.enabled = inputs["importance_weights"] is not None
     worker.pipeline_config.train_infer_correction = correction
@@ -528,7 +616,7 @@ def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
     worker.strategy = kit.stand_in(
         op_compute_log_probs=lambda **_: log_probs, op_compute_entropy=lambda **_: log_probs.detach() * -2
     )
-    scores = 1.0 - torch.arange(rows) % 2
+    scores = 1.0 - torch.arange(rows) % 2 if inputs["scores"] is None else inputs["scores"]
     tensors = {**_loss_columns(inputs), "ref_log_probs": inputs["old_log_probs"] - 0.25, "scores": scores}
     trajectories = [f"trajectory {row}" for row in range(rows)]
     data = _batch(boundary, tensors, {"traj_id": trajectories, "episode_scores": scores.tolist()})
@@ -541,6 +629,7 @@ def _variant_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
 
 _FSDP = "roll.distributed.strategy.fsdp2_strategy"
 _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
+_BASE_WORKER = "roll.pipeline.base_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
@@ -557,17 +646,19 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
     return kit.read_columns(data)
 
 
-def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dict[str, Any]:
     """Run the training step of ROLL's strategy on each rank with the worker's real loss, and return the gradients.
 
     Each token has a unique id, with which the stand-in model looks up the token's log-prob. Gradients are averaged over
-    ranks, as in FSDP.
+    ranks, as in FSDP. If the batch lacks old log-probs, the loss runs twice on each microbatch: the first pass, whose
+    loss is dropped, returns the old log-probs, which the worker keeps.
     """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     share, reference = rows // count, inputs["ref_log_probs"]
     size = inputs["micro_batch_size"] or share
     tables, ids = kit.tables_of(inputs), kit.named_tokens(inputs)["input_ids"]
+    tables["old_log_probs"] = kit.prepend_prompt(inputs["old_log_probs"]).flatten()
     stages: list[Any] = []
     whole = {
         "input_ids": ids,
@@ -577,23 +668,37 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "old_log_probs": inputs["old_log_probs"],
         "advantages": inputs.get("advantages"),
         "train_infer_is_weight": torch.ones_like(inputs["old_log_probs"]),
+        "scores": torch.ones(rows),
     }
+    keeps = inputs.get("keeps_old_log_probs", False)
+    labels = {name: [f"{name} {row}" for row in range(rows)] for name in ("sample_uuid", "traj_id")}
+    labels["episode_scores"] = [1.0] * rows
+    pictured = inputs.get("with_images", False)
+    if pictured:
+        channels = torch.arange(3)[None, :, None]
+        whole["position_ids"] = 100 * torch.arange(rows)[:, None, None] + 10 * channels + torch.arange(ids.shape[1])
+        labels["multi_modal_inputs"] = [{"pixel_values": torch.full((1, 2), 0.5 + row)} for row in range(rows)]
+    if keeps:
+        whole["old_log_probs"] = torch.full_like(inputs["old_log_probs"], torch.nan)
     if "rewards" in inputs:
         whole = _led(boundary, inputs, whole, stages)
     options = {
         **_clip_options(inputs),
-        "importance_sampling": "token",
+        **({"importance_sampling": "token", "rl_loss_coef": 1.0} if kind == "rlvr" else {"ratio_type": "token"}),
         "loss_agg_mode": inputs["loss_agg_mode"],
-        "enable_old_logprobs_recompute": True,
+        "enable_old_logprobs_recompute": not keeps,
         "use_kl_loss": reference is not None,
         "kl_loss_coef": inputs["kl_coef"],
         "entropy_loss_coef": inputs["entropy_coef"],
-        "rl_loss_coef": 1.0,
+        "ppo_epochs": 2,
     }
-    owner = boundary.imported[_ACTOR_WORKER].ActorWorker
+    strategy_class = boundary.imported[_FSDP].FSDP2TrainStrategy
+    alone = boundary.owner is not strategy_class
+    owner = boundary.owner if alone else boundary.imported[_ACTOR_WORKER].ActorWorker
+    step = strategy_class.train_step if alone else boundary.function
     losses: list[Any] = []
 
-    class Strategy(boundary.owner):  # type: ignore[misc, name-defined]
+    class Strategy(strategy_class):  # type: ignore[misc, name-defined]
         """ROLL's training strategy without sharding, gradient clipping and optimiser steps."""
 
         reduce_scatter_during_grad_accumulation, scaler, param_dtype = True, None, torch.bfloat16
@@ -601,8 +706,13 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         optimizer = kit.stand_in(step=lambda: None, zero_grad=lambda **_: None)
         scheduler = kit.stand_in(step=lambda: None)
 
+        current = "log_probs"
+
         def __init__(self) -> None:
-            worker = _worker(replace(boundary, owner=owner), "rlvr", options, {"name": "actor"})
+            variant = {"pg_variant": "ppo"} if hasattr(owner, "_compute_ppo_loss") else {}
+            worker = _worker(replace(boundary, owner=owner), kind, options, {"name": "actor", **variant})
+            _add_variants(worker, owner)
+            worker._logprobs_cache = {}
             worker.pipeline_config.train_infer_correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
             worker.strategy, self.worker, self.worker_config = self, worker, worker.worker_config
             worker.rank_info = kit.stand_in(cp_size=1, dp_size=count)
@@ -610,36 +720,52 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             worker.worker_config.training_args = kit.stand_in(**steps)
             worker.pipeline_config.max_grad_norm = 0.0
 
-        def _fsdp2_forward(self, input_ids: Any, **_: Any) -> Any:
-            return input_ids
+        def _fsdp2_forward(self, input_ids: Any, position_ids: Any, forward_args: Mapping[str, Any], **_: Any) -> Any:
+            """Return the token ids, or the ids of other tokens if the images or the positions are those of other
+            rows."""
+            if not pictured:
+                return input_ids
+            row = (input_ids[:, None, 1] == ids[None, :, 1]).long().argmax(-1)
+            right = torch.equal(forward_args["pixel_values"], torch.full((len(row), 2), 0.5) + row[:, None])
+            right = right and torch.equal(position_ids.transpose(0, 1), whole["position_ids"][row])
+            return input_ids if right else torch.zeros_like(input_ids)
 
         def _clip_grad_norm(self, **_: Any) -> Any:
             return torch.zeros(())
 
         def op_compute_log_probs(self, logits: Any, **_: Any) -> Any:
-            return tables["log_probs"][logits[:, 1:]]
+            return tables[self.current][logits[:, 1:]]
 
         def op_compute_entropy(self, logits: Any, **_: Any) -> Any:
             return tables["entropies"][logits[:, 1:]]
 
     def rank(number: int) -> dict[str, Any]:
         strategy, part = Strategy(), slice(number * share, (number + 1) * share)
-        data = _batch(boundary, {name: column[part] for name, column in whole.items()})
+        data = _batch(
+            boundary,
+            {name: column[part] for name, column in whole.items()},
+            {name: column[part] for name, column in labels.items()},
+        )
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
+            if keeps:
+                strategy.current = "old_log_probs"
+                owner.loss_func(strategy.worker, batch, output)
+                strategy.current = "log_probs"
             answer, metrics = owner.loss_func(strategy.worker, batch, output)
             scaled = answer.detach().requires_grad_()
             scaled.register_hook(lambda slope: losses.append((answer, slope)))
             return scaled * 1, metrics
 
-        metrics: dict[str, Any] = boundary.function(strategy, data, loss)
+        metrics: dict[str, Any] = step(strategy, data, loss)
         return metrics
 
-    with (
-        kit.keep_random_state(),
-        kit.swap(boundary.module, "current_platform", kit.stand_in(device_type=boundary.device)),
-    ):
+    modules = {boundary.module, boundary.imported[_FSDP], boundary.imported[_BASE_WORKER]}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kit.keep_random_state())
+        for module in (module for module in modules if hasattr(module, "current_platform")):
+            stack.enter_context(kit.swap(module, "current_platform", kit.stand_in(device_type=boundary.device)))
         metrics_of_ranks = kit.on_ranks(count, rank)
     (sum(loss * slope for loss, slope in losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}
@@ -649,7 +775,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **kit.gradients_of(inputs),
         "pg_loss": reported["pg_loss"],
-        "kl_loss": None if reference is None else reported["kl_loss"],
+        "kl_loss": reported["kl_loss"] if inputs["kl_coef"] else None,
     }
 
 
@@ -691,9 +817,10 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
 
 
 def _variants(owner: str, kind: str, path: str, line: int) -> Binding:
-    of_tokens = replace(_token_ratio(path, {"Kimi k1.5": line}, "Kimi k1.5")[0], where={"algorithm": ("kimi",)})
+    of_tokens = replace(_token_ratio(path, {"Kimi k1.5": line}, "Kimi k1.5")[0], where={"algorithm": ("kimi", "topr")})
     requires, accepts = (f"{_BASE_CONFIG}.TrainInferCorrectionConfig",), {"algorithm": tuple(_VARIANTS)}
-    usual = _actor(owner, kind, requires=requires, fixed={"scores": None}, accepts=accepts)
+    accepts |= {"ratio_level": (None, "segment")} if kind == "agentic" else {}
+    usual = _actor(owner, kind, requires=requires, fixed={"scores": _positive_where_advantages_are}, accepts=accepts)
     return replace(usual, call=partial(_variant_loss, kind), dialects=(*usual.dialects, of_tokens))
 
 
@@ -755,12 +882,24 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _UPDATE = Binding(
     f"{_FSDP}.FSDP2TrainStrategy.train_step", "policy_update", call=_update,
-    imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER),
+    imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER, _BASE_WORKER, _FSDP),
     requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
     stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS, RANKS),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
-    accepts={"loss_agg_mode": _MODES}, dialects=(_SUM_OVER_SEQUENCES,),
+    accepts={"loss_agg_mode": _MODES, "keeps_old_log_probs": (False, True), "with_images": (False, True)},
+    dialects=(_SUM_OVER_SEQUENCES,),
 )  # fmt: skip
+
+
+def _update_of(owner: str, kind: str) -> Binding:
+    """Return the binding of a worker's loss, which the training step of ROLL's strategy calls."""
+    return replace(
+        _UPDATE,
+        boundary=f"{owner}.loss_func",
+        call=partial(_update, kind=kind),
+        imports=(*_UPDATE.imports, _CONFIG_OF[kind][0]),
+    )
+
 
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
@@ -781,7 +920,13 @@ TARGET = Target(
     repository="https://github.com/alibaba/ROLL", roots=(PackageRoot("roll"),), preload=("tensordict", "omegaconf"),
     bindings=(
         _UPDATE,
-        replace(_UPDATE, contract="training_step", fixed={"max_tokens_per_microbatch": None, "group_layout": "equal"}),
+        replace(
+            _UPDATE, contract="training_step", fixed={"max_tokens_per_microbatch": None, "group_layout": "equal"},
+            accepts={"loss_agg_mode": _MODES},
+        ),
+        _update_of("roll.pipeline.rlvr.actor_worker.ActorWorker", "rlvr"), _update_of(_RLVR_PG, "rlvr"),
+        _update_of("roll.pipeline.agentic.agentic_actor_worker.ActorWorker", "agentic"),
+        _update_of(_AGENTIC_PG, "agentic"),
         Binding(
             f"{_FUNCTIONALS}.agg_loss", "loss_aggregation", arguments={"global_batch_size": ("global_valid_samples",)},
             outputs=("loss",), call=_aggregated, accepts=_AGGREGATION, dialects=(_SUM_OVER_SEQUENCES, *_ROWS_AT_HAND),
@@ -790,12 +935,7 @@ TARGET = Target(
             f"{_FUNCTIONALS}.compute_approx_kl", "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_penalty",)}, outputs=("kl",),
             call=partial(kit.call_with, values_of={"kl_estimator": _ESTIMATORS}),
-            dialects=(
-                Dialect(
-                    "clamp", 10, "k3 is clamped to [-10, 10] so that no token outweighs the others",
-                    f"{_MAIN}/utils/functionals.py#L202", where={"kl_estimator": ("k3",)},
-                ),
-            ),
+            dialects=(_CLAMP,),
         ),
         Binding(
             f"{_FUNCTIONALS}.compute_gae_advantage_return", "generalised_advantage", arguments={"lam": ("lambd",)},
@@ -812,13 +952,7 @@ TARGET = Target(
         Binding(
             f"{_AGENTIC}.compute_agentic_reinforce_return", "discounted_return", constants={"lambd": 1.0},
             outputs=_ADVANTAGES, fixed=_OUTCOMES,
-            dialects=(
-                Dialect(
-                    "credit", "segment",
-                    "a turn is one step: its tokens all have the return of the last one, and turns are discounted",
-                    f"{_MAIN}/pipeline/agentic/utils.py#L396",
-                ),
-            ),
+            dialects=(_SEGMENTS,),
         ),
         Binding(
             f"{_AGENTIC}.compute_discounted_returns", "discounted_return", call=_agentic_returns, imports=(PROTOCOL,),
@@ -863,7 +997,7 @@ TARGET = Target(
             ),
         ),
         normalised_rewards(
-            f"{_FUNCTIONALS}.reward_postprocess", _postprocessed, "std_level", imports=(PROTOCOL,),
+            f"{_FUNCTIONALS}.reward_postprocess", _postprocessed, "std_level", "clip", imports=(PROTOCOL,),
             fixed={"group_layout": "equal"},
         ),
         *(
@@ -888,15 +1022,16 @@ TARGET = Target(
             Binding(
                 f"{_AGENTIC}.{function}", "reward_normalisation", formerly=formerly, outputs=("normalised",),
                 call=_agentic_reward_norm, imports=(PROTOCOL, _AGENTIC_CONFIG),
-                fixed=REWARD_NORMALISATION.lacking("mean_level", "std_level"),
+                fixed=REWARD_NORMALISATION.lacking("mean_level", "std_level", *more), accepts=accepts,
                 dialects=(
                     replace(_NO_SPREAD, where={"std_level": ("group",), "mean_level": ("batch", None)}),
                     replace(_NO_SPREAD, where={"std_level": ("batch",), "mean_level": (None,)}),
                     replace(_NO_SPREAD, name="every_knob_counts", symptom="", where={"std_level": ("group", "batch")}),
                 ),
             )
-            for function, formerly in (
-                ("agentic_reward_norm", (f"{_AGENTIC}.grouped_reward_norm",)), ("compute_response_level_rewards", ()),
+            for function, formerly, more, accepts in (
+                ("agentic_reward_norm", (f"{_AGENTIC}.grouped_reward_norm",), (), {}),
+                ("compute_response_level_rewards", (), ("clip",), {"rewards_of": tuple(_OF)}),
             )
         ),
         *_losses(

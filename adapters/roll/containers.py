@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -48,7 +49,10 @@ def _batch_of(boundary: Any, mask: Any) -> Any:
 def _cut_dynamically(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Split a batch into microbatches with ROLL's iterators. The result lacks rows that lost tokens in the split."""
     mask, module = inputs["attention_mask"], boundary.module
-    batch, _ = module.dynamic_batching_shard(_batch_of(boundary, mask), 1, inputs["max_tokens_per_microbatch"], 1)
+    stages = inputs["stages"]
+    pipeline = () if stages == 1 else (stages, 2)
+    budget = inputs["max_tokens_per_microbatch"]
+    batch, _ = module.dynamic_batching_shard(_batch_of(boundary, mask), 1, budget, 1, *pipeline)
     parts = []
     for mini in module.make_mini_batch_iter_for_dynamic_batching(batch, 1, ga_steps=2):
         mini.meta_info |= {name: batch.meta_info[name] for name in ("micro_batch_indices", "micro_batch_lengths")}
@@ -100,6 +104,12 @@ _SAME = {
 }
 
 
+def _renamed(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Rename two columns at once, and give each its original name again."""
+    data = boundary.function(data, ["tokens", "weights"], ["one", "other"])
+    return [boundary.function(boundary.function(data, "one", "tokens"), "other", "weights")]
+
+
 def _sliced(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     size = len(data) // inputs["count"]
     return [boundary.function(data, place * size, (place + 1) * size) for place in range(inputs["count"])]
@@ -121,6 +131,7 @@ def _expanded(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
 _CONTAINER = Container(CONTAINER, common={"imports": (PROTOCOL,)})
 _ROWS = (
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "repeat", do, fixed={"count": 1}) for name, do in _SAME.items()),
+    _CONTAINER.surgery(f"{_DATA}.rename", "repeat", _renamed, fixed={"count": 1}),
     _CONTAINER.surgery(f"{_DATA}.slice", "cut", _sliced, fixed={"remainder": 0}),
     _CONTAINER.surgery(f"{_DATA}.group_by", "split", _grouped, fixed={"count": 1}),
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "reorder", _indexed) for name in ("select_idxs", "__getitem__")),
@@ -128,7 +139,10 @@ _ROWS = (
         "roll.distributed.scheduler.generate_scheduler.expand_responses", "split", _expanded, fixed={"count": 1},
     ),
     *(
-        microbatch_packing(f"{_DYNAMIC}.{name}", _cut_dynamically, imports=(PROTOCOL,))
+        replace(
+            microbatch_packing(f"{_DYNAMIC}.{name}", _cut_dynamically, imports=(PROTOCOL,)),
+            accepts={"attention_mask": ("full", "right"), "stages": (1, 2)},
+        )
         for name in (
             "dynamic_batching_shard", "make_mini_batch_iter_for_dynamic_batching",
             "make_micro_batch_iter_for_dynamic_batching",

@@ -13,6 +13,8 @@ from sentinel.binding import kit
 from sentinel.binding.families import ChatTokenizer, chat
 from sentinel.binding.kit import torch
 
+from .media import FEATURES, Features, Loader, as_ids, is_right, options_of, processor_of, prompt_of
+
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
 _TOKENIZER = StandIn("tokenizer", "a real tokenizer is a download; here each letter is a token")
@@ -49,24 +51,73 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": torch.stack([row.roll(by) for row, by in zip(batch["response_mask"], moved)])}
 
 
-class _Features(dict[str, Any]):
-    """A stand-in for a processor's result: a dictionary with the method that ROLL's collator calls."""
-
-    def __init__(self, data: Mapping[str, Any] | None = None, **more: Any) -> None:
-        super().__init__(data or {}, **more)
-
-    def convert_to_tensors(self, tensor_type: str | None = None) -> None:
-        for name, value in self.items():
-            self[name] = torch.tensor(value)
+#: The ids of padding and of the end token. No token of a scenario has them.
+_PAD_ID, _END_ID = -1, -2
 
 
-def _ids(text: str) -> list[int]:
-    return [ord(letter) for letter in text]
+def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Make a batch of an engine's answers with ROLL, with their log-probs, experts, prompt ids and positions.
+
+    The adapter adds the end token to each answer. Positions have one channel if the number of samples is odd, otherwise
+    three, as for models with images.
+    """
+    samples, channels = inputs["samples"], 3 - 2 * (len(inputs["samples"]) % 2)
+    prompts = [sample["prompt"] for sample in samples]
+    answers = [torch.cat([sample["answer"], torch.tensor([_END_ID])]) for sample in samples]
+    before, after = (max(map(len, rows)) for rows in (prompts, answers))
+    mask = torch.tensor([[0] * (before - len(row)) + [1] * len(row) for row in prompts])
+    left = torch.stack([_to(row.flip(0), before, _PAD_ID).flip(0) for row in prompts])
+    right = torch.stack([_to(row, after + 1, _PAD_ID) for row in answers])
+    counted = (mask.cumsum(-1) - 1).clamp(min=0)
+    steps = torch.arange(1, channels + 1)
+    positions = counted if channels == 1 else counted[:, None] * steps[None, :, None]
+    experts = [_experts(torch.cat(pair)[:-1]) for pair in zip(prompts, answers)]
+    batch = {"input_ids": left, "attention_mask": mask, "position_ids": positions}
+    if len(samples) > 1:  # the function raises an exception for the prompt id of a single row
+        batch["prompt_id"] = torch.arange(len(samples))[:, None] + 40
+    made = boundary.invoke(
+        {},
+        prompts=kit.stand_in(batch=batch),
+        output=torch.cat((left, right), dim=-1),
+        num_return_sequences=1,
+        sequence_length=before + after + 2,
+        eos_token_id=_END_ID,
+        pad_token_id=_PAD_ID,
+        fill_eos_token=True,
+        output_logprobs=[[*sample["log_probs"].tolist(), 0.5, 0.25] for sample in samples],
+        routed_experts=experts,
+    ).batch
+    read = []
+    for row, (prompt, answer) in enumerate(zip(prompts, answers)):
+        start, end = len(prompt), len(prompt) + len(answer)
+        places = torch.arange(end)
+        of_prompt, own = places.clamp(max=start - 1), (places - start + 1).clamp(min=0)
+        wanted = places if channels == 1 else of_prompt * steps[:, None] + own
+        column = {name: value[row] for name, value in made.items()}
+        right_row = (
+            torch.equal(column["position_ids"][..., :end], wanted)
+            and torch.equal(column["attention_mask"], (torch.arange(before + after + 2) < end).to(mask))
+            and torch.equal(column["routed_experts"][: end - 1].long(), experts[row])
+            and column.get("prompt_id", 40 + row) == 40 + row
+            and column["infer_logprobs"][end - 2] == 0.5
+            and bool((column["input_ids"][end:] == _PAD_ID).all())
+            and column["input_ids"][end - 1] == _END_ID
+        )
+        log_probs = column["infer_logprobs"][start - 1 : end - 2]
+        answered = column["input_ids"][column["response_mask"].bool()][:-1]
+        asked = column["input_ids"][column["prompt_mask"].bool()]
+        read.append({"prompt": asked, "answer": answered, "log_probs": log_probs} if right_row else {})
+    return {"samples": read}
 
 
-def _process(text: str, images: Any = None, **_: Any) -> _Features:
-    made = _Features(input_ids=[_ids(text)], attention_mask=[[1] * len(text)])
-    return made if images is None else _Features(made, pixel_values=[[1.0] * len(images)])
+def _experts(ids: Any) -> Any:
+    """Return the experts of each token, [tokens, 1 layer, 2 experts]."""
+    return torch.stack([ids % 7, ids % 5], -1)[:, None].long()
+
+
+def _process(text: str, images: Any = None, **_: Any) -> Features:
+    made = Features(input_ids=[as_ids(text)], attention_mask=[[1] * len(text)])
+    return made if images is None else Features(made, pixel_values=[[1.0] * len(images)])
 
 
 def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str, Any]:
@@ -80,14 +131,16 @@ def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str
 
 def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Collate samples of text and images with ROLL's collator. Each letter is a token."""
+    if inputs["form"] != "plain":
+        return _collated_media(boundary, inputs)
 
     class Processor:
         image_processor = kit.stand_in(patch_size=1)
 
-        def __call__(self, *args: Any, **options: Any) -> _Features:
+        def __call__(self, *args: Any, **options: Any) -> Features:
             return _process(*args, **options)
 
-    tokenizer = kit.stand_in(encode=lambda text, **_: _ids(text))
+    tokenizer = kit.stand_in(encode=lambda text, **_: as_ids(text))
     # The answer key is passed, because its default was "extracted" until August 2025.
     collator = boundary.owner(tokenizer=tokenizer, processor=Processor(), answer_key="ground_truth")
     if hasattr(collator, "image_load_sample_fn"):
@@ -96,13 +149,39 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
     with (
         kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
-        kit.swap(boundary.module, "BatchFeature", _Features),
+        kit.swap(boundary.module, "BatchFeature", Features),
     ):
         # The batch also has the model's inputs for images, which are not checked.
         batch = boundary.function(
             collator, [{**sample, "image": ["image"], "image_flag": True} for sample in inputs["samples"]]
         )
     return {"samples": [_read(batch, row) for row in range(len(batch["input_ids"]))]}
+
+
+def _collated_media(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate samples with images, videos and sounds. A sample with another sample's media is returned as empty."""
+    form, loader = inputs["form"], Loader(inputs["form"])
+    tokenizer = kit.stand_in(encode=lambda text, **_: as_ids(text))
+    options = options_of(form)
+    missing = set(options) - set(inspect.signature(boundary.owner).parameters)
+    if missing:
+        raise AbsentError(f"this version's collator has no option {min(missing)!r}")
+    collator = boundary.owner(tokenizer=tokenizer, processor=processor_of(form), answer_key="ground_truth", **options)
+    for kind in FEATURES:
+        # Not an option of the constructor, which then leaves out the default options for the processor.
+        setattr(collator, f"{kind}_load_sample_fn", loader.load)
+    rows = [{**sample, **loader.feature(sample["prompt"], row)} for row, sample in enumerate(inputs["samples"])]
+    with (
+        kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
+        kit.swap(boundary.module, "BatchFeature", Features),
+    ):
+        batch = boundary.function(collator, rows)
+    samples: list[dict[str, Any]] = []
+    for row, sample in enumerate(inputs["samples"]):
+        read, written = _read(batch, row), prompt_of(sample["prompt"], row, form)
+        right = read["prompt"] == written and is_right(batch, row, len(rows), sample["prompt"], form)
+        samples.append({**read, "prompt": sample["prompt"]} if right else {})
+    return {"samples": samples}
 
 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
@@ -213,8 +292,8 @@ def _joined_columns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _to(row: Any, width: int) -> Any:
-    return torch.nn.functional.pad(row, (0, width - len(row)))
+def _to(row: Any, width: int, value: int = 0) -> Any:
+    return torch.nn.functional.pad(row, (0, width - len(row)), value=value)
 
 
 def _masked_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,6 +319,12 @@ def _adjusted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TAGGED = {"layouts": {"input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]}, "tag": {"kind": "text"}}}
+_ANSWER = {
+    "layouts": {
+        **{name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in ("prompt", "answer")},
+        "log_probs": {"kind": "tensor", "dtype": "float32", "shape": ["tokens"]},
+    }
+}
 _ONE_ANSWER = {"trains": "last", "max_tokens": None, "after_an_answer": (), "default_system": False}
 
 
@@ -278,6 +363,11 @@ BINDINGS = (
         ),
     ),
     Binding(
+        f"{_FUNCTIONALS}.postprocess_generate", "collation", call=_generated, fixed=_ANSWER,
+        stand_ins=(StandIn("prompts", "a batch with the given fields; no other field is read"),),
+        requires=(f"{_FUNCTIONALS}.postprocess_generate(routed_experts)",),
+    ),
+    Binding(
         f"{_FUNCTIONALS}.adjust_sequence_length", "column_padding", call=_adjusted,
         fixed={"side": "right", "longer": "cut"},
     ),
@@ -293,5 +383,6 @@ BINDINGS = (
     Binding(
         "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__", "collation", call=_multimodal_collator,
         stand_ins=(_TOKENIZER, _PROCESSOR, _TRANSFORMERS), fixed={"layouts": _SAMPLE},
+        accepts={"form": ("plain", "media", "files", "sound")},
     ),
 )  # fmt: skip

@@ -69,13 +69,18 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["mask_no_eos_with_zero"]:
         accepted &= ~attention.all(-1)
     bound = inputs["reward_clip"]
-    scores = ((inputs["rewards"] + inputs["reward_bias"]) * inputs["reward_scaling"]).clamp(-bound, bound)
+    rewards, near = inputs["rewards"], inputs["overlong_tokens"]
+    if near is not None:  # DAPO (arXiv:2503.14476), equation 13; the response may have all columns but one
+        excess = generated.sum(-1) - (generated.shape[1] - 1 - near)
+        rewards = rewards - (excess / near).clamp(min=0).to(rewards)
+    scores = ((rewards + inputs["reward_bias"]) * inputs["reward_scaling"]).clamp(-bound, bound)
     counted = accepted if inputs["rejected"] == "absent" else torch.ones_like(accepted)
     if inputs["reward_norm"] is not None:
         scores = normalised(scores, counted, _normalisation(inputs["reward_norm"], inputs["group"]))
     scores = torch.where(accepted, scores, 0.0)
-    ahead = steps.flip(-1).cumsum(-1).flip(-1) - 1
-    decay = (inputs["discount"] * inputs["gae_lambda"]) ** ahead.clamp(min=0).to(scores)
+    starts = _turn_starts(steps) if inputs["timestep"] == "turn" else steps
+    ahead = starts.sum(-1, keepdim=True) - starts.cumsum(-1)
+    decay = (inputs["discount"] * _lambda(inputs, starts)) ** ahead.to(scores)
     returns = torch.where(steps, decay * scores[:, None], 0.0)
     advantages = returns
     if inputs["adv_norm"] is not None:
@@ -89,6 +94,20 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
         "kl_rewards": torch.zeros_like(returns),
         "loss_mask": steps.to(returns),
     }
+
+
+def _turn_starts(steps: Any) -> Any:
+    """Return flags for the first token of each turn. A turn is a run of generated tokens."""
+    before = torch.nn.functional.pad(steps, (1, 0))[:, :-1]
+    return steps & ~before
+
+
+def _lambda(inputs: Mapping[str, Any], starts: Any) -> Any:
+    """Return lambda of each row, [batch, 1]. VAPO's lambda (arXiv:2504.05118, equation 9) is ``1 - 1 / (alpha n)`` with
+    the number n of timesteps; here, alpha is 1.
+    """
+    counts = starts.sum(-1, keepdim=True).double()
+    return 1 - 1 / counts.clamp(min=1) if inputs["lambda_rule"] == "by_length" else inputs["gae_lambda"]
 
 
 def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
@@ -198,6 +217,20 @@ ADVANTAGE_STEP = Contract(
         Input("kl_estimator", "string", "estimator of the KL penalty", default="k1"),
         knob("discount", "gamma", (1.0, 0.5)),
         knob("gae_lambda", "lambda of GAE", (1.0, 0.5)),
+        # A search varies the next three inputs only for bindings that list their values in ``accepts``.
+        Input("timestep", "string", "a step of GAE: token, or turn (a run of generated tokens)", default="token"),
+        Input(
+            "lambda_rule",
+            "string",
+            "lambda of a row: constant, or by_length (1 - 1 / number of steps)",
+            default="constant",
+        ),
+        Input(
+            "overlong_tokens",
+            "integer",
+            "number of last response tokens that reduce the reward, linearly up to 1; default: none do",
+            default=None,
+        ),
         dialect(
             "rejected",
             "absent",

@@ -261,6 +261,13 @@ REWARD_NORMALISATION = rule(
         per_row("rewards", "reward of each response", "reward"),
         *NORMALISATION_INPUTS,
         knob("clip", "bound of |normalised reward|; default: none", (None, 1.0, 0.25)),
+        # A search varies this input only for bindings that list its values in ``accepts``.
+        Input(
+            "rewards_of",
+            "string",
+            "what a row's reward belongs to: episode, step (of an agent's episode), or both (a weighted sum)",
+            default="episode",
+        ),
     ),
     observes=(Observed("normalised", "reward of each response, normalised", ("batch",)),),
     measure=returned(normalised="as_is"),

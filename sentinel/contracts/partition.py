@@ -133,6 +133,7 @@ def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: 
         "times": torch.bincount(places, minlength=len(lengths)).float(),
         "excess": float(max(largest - inputs["max_tokens_per_microbatch"], 0)),
         "microbatches": len(parts),
+        "uneven": len(parts) % inputs.get("stages", 1),
     }
 
 
@@ -142,9 +143,13 @@ def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Make at least one token of each row valid, and the budget at least as large as the longest row."""
+    """Make at least one token of each row valid, and the budget at least as large as the longest row. The number of
+    rows is a multiple of the number of stages.
+    """
     with_a_token(inputs, choose, "attention_mask")
     inputs["max_tokens_per_microbatch"] = max(inputs["max_tokens_per_microbatch"], inputs["attention_mask"].shape[-1])
+    if inputs["attention_mask"].shape[0] % inputs["stages"]:
+        inputs["stages"] = 1
     return inputs
 
 
@@ -155,11 +160,14 @@ MICROBATCH_PACKING = Contract(
     inputs=(
         per_token("attention_mask", "1 for tokens that are not padding", "mask", dtype="int64"),
         drawn("max_tokens_per_microbatch", "maximum tokens of a microbatch; no row has more", (100, 5, 6, 8), REQUIRED),
+        # A search varies this input only for bindings that list its values in ``accepts``.
+        Input("stages", "integer", "the number of microbatches must be a multiple of this number", default=1),
     ),
     observes=(
         Observed("times", "number of microbatches that contain each row", ("batch",)),
         Observed("excess", "tokens by which the largest microbatch exceeds the budget"),
         Observed("microbatches", "number of microbatches, which need not be minimal", role="other"),
+        Observed("uneven", "number of microbatches beyond a multiple of the stages"),
     ),
     measure=_measure_microbatch_packing,
     oracle=_oracle_microbatch_packing,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sentinel.contracts.aggregation import CONTEXT_PARALLEL, spread, with_a_token
+import numpy as np
+
+from sentinel.contracts.aggregation import CONTEXT_PARALLEL, replaced, spread, with_a_token
 from sentinel.contracts.contract import (
     AS_DEFINED,
     REQUIRED,
@@ -281,4 +283,101 @@ PENALISED_ADVANTAGE = Contract(
     law="metrics_tell_the_truth",
     laws=("groups_are_isolated", "order_does_not_matter", "metrics_tell_the_truth", "every_knob_counts", *AS_DEFINED),
     arrange=_arrange_penalised_advantage,
+)
+
+
+# -- distilled advantages ----------------------------------------------------------------------------------------------
+
+
+def _oracle_distilled_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the returns of the rewards, minus the weighted KL estimates from the student to its teachers.
+
+    On-policy distillation adds ``-c_i kl_i`` to the advantage of each token for each teacher i (arXiv:2601.02780,
+    equation 8, where the KL estimate is k1 and ``c_i`` is 1). Without rewards, this sum is the advantage. If responses
+    are routed, only the response's own teacher counts.
+    """
+    valid, rewards = inputs["response_mask"] != 0, inputs["token_level_rewards"]
+    if valid.sum() < 2 and (inputs["whiten_rewards"] or inputs["whiten_advantages"]):
+        raise DoesNotApply("the unbiased variance of fewer than two tokens is undefined")
+    if inputs["whiten_rewards"]:
+        rewards = whitened_as_stated(rewards, valid, inputs)
+    kl = torch.zeros_like(rewards)
+    for place, (name, coefficient) in enumerate(zip(_TEACHERS, (inputs["coefficient"], inputs["second_coefficient"]))):
+        if coefficient is None:
+            continue
+        own = torch.tensor([not inputs["routed"] or _teacher_of(label) == place for label in inputs["teacher"]])
+        log_r = torch.where(valid, inputs[name] - inputs["log_probs"], 0.0)
+        estimates = {"k1": -log_r, "abs": log_r.abs(), "k2": log_r.square() / 2, "k3": torch.exp(log_r) - 1 - log_r}
+        estimate = estimates[inputs["kl_estimator"]]
+        if inputs["clamp"] is not None and inputs["kl_estimator"] == "k3":
+            estimate = estimate.clamp(-inputs["clamp"], inputs["clamp"])
+        kl += coefficient * torch.where(own[:, None], estimate, 0.0)
+    stated = {**inputs, "token_level_rewards": rewards, "kl": None, "kl_coef": 0.0, "whiten": False}
+    returns = -kl if inputs["pure"] else _oracle_discounted_return(stated)["returns"]
+    advantages = returns if inputs["pure"] else returns - kl
+    if inputs["whiten_advantages"]:
+        advantages = whitened_as_stated(advantages, valid, inputs)
+    advantages = torch.where(valid, advantages, 0.0)
+    if inputs["advantage_clip"] is not None:
+        advantages = advantages.clamp(-inputs["advantage_clip"], inputs["advantage_clip"])
+    return {"advantages": advantages, "returns": returns}
+
+
+#: The log-probs of the teachers, in the order of their coefficients.
+_TEACHERS = ("teacher_log_probs", "second_teacher_log_probs")
+
+
+def _teacher_of(label: str) -> int:
+    """Return the number of the teacher of a response: 0 for the label ``p``, otherwise 1."""
+    return int(label != "p")
+
+
+def _arrange_distilled_advantage(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Keep all log-probs at most 0. Responses are only routed if there are two teachers."""
+    spread(inputs, "log_probs", _TEACHERS[0])
+    policy, log_ratio = (inputs[name].array().astype(float) for name in ("log_probs", _TEACHERS[1]))
+    inputs[_TEACHERS[1]] = replaced(inputs[_TEACHERS[1]], np.minimum(policy + log_ratio, 0.0))
+    inputs["routed"] = inputs["routed"] and inputs["second_coefficient"] is not None
+    return place_rewards(inputs, choose)
+
+
+DISTILLED_ADVANTAGE = Contract(
+    name="distilled_advantage",
+    summary="advantages of a trainer's driver: returns, KL penalties of teachers, whitening, and clipping",
+    source=(
+        "on-policy distillation with several teachers (arXiv:2601.02780, equation 8), on returns of REINFORCE++ "
+        "(arXiv:2501.03262)"
+    ),
+    inputs=(
+        per_token("token_level_rewards", "reward of each token", "reward"),
+        per_token("log_probs", "log-probs of the student, which sampled the tokens, in nats", "log_prob"),
+        per_token(_TEACHERS[0], "log-probs of the first teacher for the same tokens", "log_ratio"),
+        per_token(_TEACHERS[1], "log-probs of the second teacher for the same tokens", "log_ratio"),
+        token_mask("1 for tokens that count, which are the steps of the episode"),
+        Input(
+            "teacher", "labels", "teacher of each response if responses are routed: p is the first", shape=("batch",)
+        ),
+        REWARD_LAYOUT,
+        knob("coefficient", "coefficient of the first teacher's KL estimate", (1.0, 0.5)),
+        knob("second_coefficient", "coefficient of the second teacher; None without this teacher", (None, 0.5, 2.0)),
+        knob("routed", "whether each response has one teacher; otherwise all teachers count", (False, True)),
+        knob("pure", "whether rewards are ignored", (False, True)),
+        knob("kl_estimator", "k1, abs, k2 or k3", ("k1", "k2", "k3", "abs")),
+        knob("gamma", "discount of a step", (1.0, 0.5)),
+        knob("whiten_rewards", "whether token rewards are whitened first", (False, True)),
+        knob("whiten_advantages", "whether advantages are whitened", (False, True)),
+        knob("advantage_clip", "bound of |advantage|, after whitening", (None, 1.0), kind="number"),
+        *(item for item in DISCOUNTED_RETURN.inputs if item.name in ("credit", "masked_steps")),
+        *WHITENING,
+        dialect("clamp", None, "bound of |kl| for the estimator k3; None for no bound"),
+    ),
+    observes=(
+        Observed("advantages", "advantage of each valid token; 0 elsewhere", TOKENS),
+        Observed("returns", "return of each valid token, without distillation unless pure; 0 elsewhere", TOKENS),
+    ),
+    measure=returned(advantages="counted", returns="counted?"),
+    oracle=_oracle_distilled_advantage,
+    # groups_are_isolated is not listed: whitening uses the whole batch.
+    laws=tuple(law for law in LAWS_OF_TOKENS if law != "groups_are_isolated"),
+    arrange=_arrange_distilled_advantage,
 )

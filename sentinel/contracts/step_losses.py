@@ -406,15 +406,31 @@ def _oracle_decoupled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     including dropped ones.
     """
     valid, eps = inputs["response_mask"] != 0, inputs["eps_clip"]
-    ratio = (inputs["log_probs"] - inputs["proximal_log_probs"]).exp()
-    weight = (inputs["proximal_log_probs"].detach() - inputs["behaviour_log_probs"]).exp()
+    proximal = _proximal(inputs)
+    ratio = (inputs["log_probs"] - proximal).exp()
+    weight = (proximal.detach() - inputs["behaviour_log_probs"]).exp()
     kept = valid & (weight <= inputs["weight_high"])
     if inputs["weight_low"] is not None:
         kept &= weight >= inputs["weight_low"]
     gains = inputs["advantages"] * ratio, inputs["advantages"] * ratio.clamp(1 - eps, 1 + eps)
-    losses = torch.where(kept, -torch.minimum(*gains) * weight, 0.0)
+    of_tokens = -torch.minimum(*gains)
+    if inputs["surrogate"] == "cispo":  # MiniMax-M1 (arXiv:2506.13585), equations 4 and 5
+        of_tokens = -gains[1].detach() * inputs["log_probs"]
+    losses = torch.where(kept, of_tokens * weight, 0.0)
     counted = kept if inputs["denominator"] == "kept" else valid
     return {"loss": losses.sum() / counted.sum().clamp(min=1), "ratio": torch.where(valid, ratio, 0.0)}
+
+
+def _proximal(inputs: Mapping[str, Any]) -> Any:
+    """Return the log-probs of the proximal policy, which is the version before the trained policy.
+
+    If they are interpolated, the log-prob of version v is linear in v, between the policy that sampled and the trained
+    policy.
+    """
+    if inputs["proximal"] == "given":
+        return inputs["proximal_log_probs"]
+    trained, behaviour, versions = inputs["log_probs"].detach(), inputs["behaviour_log_probs"], inputs["staleness"]
+    return trained if inputs["proximal"] == "trained" else behaviour + (versions - 1) / versions * (trained - behaviour)
 
 
 def _arrange_decoupled_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -452,6 +468,16 @@ DECOUPLED_LOSS = Contract(
         ),
         knob("weight_low", "smallest weight of a kept token", (None, 0.5)),
         knob("weight_high", "largest weight of a kept token", (2.0, 5.0)),
+        # A search varies the next three inputs only for bindings that list their values in ``accepts``.
+        Input(
+            "proximal",
+            "string",
+            "log-probs of the proximal policy: given, interpolated (between the other two policies, by versions) or "
+            "trained (those of the trained policy)",
+            default="given",
+        ),
+        Input("surrogate", "string", "the loss of a token before its weight: ppo or cispo", default="ppo"),
+        Input("staleness", "integer", "versions between the policy that sampled and the trained policy", default=1),
         dialect(
             "denominator",
             "counted",
@@ -473,4 +499,64 @@ DECOUPLED_LOSS = Contract(
         *AS_DEFINED,
     ),
     arrange=_arrange_decoupled_loss,
+)
+
+
+# -- distilled policy losses -------------------------------------------------------------------------------------------
+
+
+def _oracle_distilled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute a policy loss joined with the reverse KL from the student to a teacher (KDRL, equation 8).
+
+    ``L = rl_weight L_PPO + distill_weight mean(KL)``. If ``rl_weight`` is 0, the KL is the reward of an unclipped
+    policy gradient: ``L = -distill_weight mean(r sg(log p_teacher - log p))``. Means are over valid tokens.
+    """
+    valid, eps = inputs["response_mask"] != 0, inputs["eps_clip"]
+    ratio = torch.where(valid, inputs["log_probs"] - inputs["old_log_probs"], 0.0).exp()
+    log_r = torch.where(valid, inputs["teacher_log_probs"] - inputs["log_probs"], 0.0)
+    if inputs["rl_weight"] == 0:
+        losses = -inputs["distill_weight"] * ratio * log_r.detach()
+    else:
+        gains = inputs["advantages"] * ratio, inputs["advantages"] * ratio.clamp(1 - eps, 1 + eps)
+        kl = {"k1": -log_r, "k2": log_r.square() / 2}[inputs["kl_estimator"]]
+        losses = -inputs["rl_weight"] * torch.minimum(*gains) + inputs["distill_weight"] * kl
+    return {"loss": torch.where(valid, losses, 0.0).sum() / valid.sum().clamp(min=1)}
+
+
+def _arrange_distilled_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    spread(inputs, "log_probs", "old_log_probs")
+    teacher = inputs["teacher_log_probs"]
+    ratios = teacher.array().astype(np.float64)
+    inputs["teacher_log_probs"] = replaced(teacher, np.minimum(inputs["log_probs"].array() + ratios, 0))
+    return inputs
+
+
+DISTILLED_LOSS = Contract(
+    name="distilled_loss",
+    summary="a policy loss joined with the reverse KL from the student to a teacher",
+    source="KDRL (arXiv:2506.02208), equation 8, with PPO's clipped loss (arXiv:1707.06347), equation 7",
+    inputs=(
+        per_token("log_probs", "log-probs of the student, in nats", "log_prob", differentiable=True),
+        per_token("old_log_probs", "old log-probs of the student, the denominator of the ratio", "log_ratio"),
+        per_token("teacher_log_probs", "log-probs of the teacher for the same tokens", "log_ratio"),
+        per_token("advantages", "advantage of each token", "advantage"),
+        token_mask(dtype="bool", dtypes=()),
+        knob("eps_clip", "bound of |ratio - 1|", (0.2, 0.6)),
+        knob("rl_weight", "weight of the policy loss; 0: the KL is the reward", (1.0, 0.5, 0.0)),
+        knob("distill_weight", "weight of the KL", (0.5, 0.25)),
+        knob("kl_estimator", "estimator of the KL, whose gradient is used: k1 or k2", ("k2", "k1")),
+    ),
+    observes=(
+        Observed("loss", "the loss"),
+        Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
+    ),
+    measure=differentiated(log_probs="per_token_gradient"),
+    oracle=_oracle_distilled_loss,
+    aliases={"loss_mask": "response_mask"},
+    laws=laws(
+        "masked_values_have_no_influence order_does_not_matter padding_is_invisible every_knob_counts "
+        "gradients_stay_where_they_belong",
+        *AS_DEFINED,
+    ),
+    arrange=_arrange_distilled_loss,
 )

@@ -457,6 +457,14 @@ COLLATION = rule(
             "(sizes, or tokens: the sample's own length)",
             default={},
         ),
+        # A search varies this input only for bindings that list its values in ``accepts``.
+        Input(
+            "form",
+            "string",
+            "media of the samples: plain (none, or as the binding adds them), media (images, videos and sounds), files "
+            "(names of files, and placeholders in the prompt), sound (videos with tracks)",
+            default="plain",
+        ),
     ),
     observes=(
         Observed("count", "number of samples in the batch"),

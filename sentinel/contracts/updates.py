@@ -202,6 +202,20 @@ PADDING_MICROBATCHES = Input(
     default=0,
 )
 
+#: A search varies this input only for bindings that list its values in ``accepts``.
+KEEPS_OLD_LOG_PROBS = Input(
+    "keeps_old_log_probs",
+    "boolean",
+    "whether the batch lacks old log-probs, and the worker keeps those of its first pass over the batch",
+    default=False,
+)
+
+#: A search varies this input only for bindings that list its values in ``accepts``. The model of such a binding returns
+#: other log-probs if a row arrives without its own images and positions.
+WITH_IMAGES = Input(
+    "with_images", "boolean", "whether each row has an image, and positions with channels", default=False
+)
+
 POLICY_UPDATE = Contract(
     name="policy_update",
     summary="a policy update: from a batch through mini-batches, ranks and microbatches to the optimizer",
@@ -254,6 +268,8 @@ POLICY_UPDATE = Contract(
         Input("mini_batch_size", "integer", "rows of one optimizer step over all ranks; default: all", default=None),
         *CUTTING,
         PADDING_MICROBATCHES,
+        KEEPS_OLD_LOG_PROBS,
+        WITH_IMAGES,
         dialect(
             "empty_rows",
             "absent",
@@ -339,6 +355,7 @@ RECOMPUTED_LOG_PROBS = Contract(
         # Drawn more often, because only dynamic batches change the order of rows.
         replace(CUTTING[-1], choices=(None, 8, 8, 8)),
         PADDING_MICROBATCHES,
+        WITH_IMAGES,
     ),
     observes=(
         Observed("log_probs", "the log-prob of each response token; 0 elsewhere", TOKENS),

@@ -477,3 +477,23 @@ def test_a_reported_estimate_has_no_gradient():
     inputs = {"log_probs": torch.tensor([[-1.0]]), "ref_log_probs": torch.tensor([[-2.0]]), "kl_estimator": "k1"}
     assert measured("kl_estimate", **inputs) == {"kl": [[1.0]], "per_token_gradient": [[1.0]]}
     assert measured("kl_estimate", **inputs, reported=True) == {"kl": [[1.0]], "per_token_gradient": [[0.0]]}
+
+
+def test_teachers_reduce_advantages_by_their_weighted_kl(oracle):
+    """The KL estimates are 0.5 and -1 for the first teacher, and 0.25 and 0.5 for the second one."""
+    inputs = scenario(
+        "distilled_advantage",
+        token_level_rewards=[[0.0, 1.0], [0.0, 2.0]],
+        log_probs=[[-1.0, -2.0], [-1.0, -2.0]],
+        teacher_log_probs=[[-1.5, -1.0], [-1.5, -1.0]],
+        second_teacher_log_probs=[[-1.25, -2.5], [-1.25, -2.5]],
+        response_mask=[[1.0, 1.0], [1.0, 1.0]],
+        teacher=["p", "q"],
+        second_coefficient=2.0,
+    )
+    assert oracle("distilled_advantage", inputs)["advantages"] == near([[0.0, 1.0], [1.0, 2.0]])
+    own = oracle("distilled_advantage", {**inputs, "routed": True})
+    assert own["advantages"] == near([[0.5, 2.0], [1.5, 1.0]])
+    assert own["returns"] == near([[1.0, 1.0], [2.0, 2.0]])
+    clipped = oracle("distilled_advantage", {**inputs, "routed": True, "pure": True, "advantage_clip": 0.75})
+    assert clipped["advantages"] == near([[-0.5, 0.75], [-0.5, -0.75]])

@@ -27,9 +27,14 @@ def observed(parts: list[list[int]], budget: int) -> dict[str, Any]:
     ],
 )
 def test_packings_equal_hand_made_ones(parts, budget, times, excess):
-    assert observed(parts, budget) == {"times": times, "excess": excess, "microbatches": len(parts)}
+    assert observed(parts, budget) == {"times": times, "excess": excess, "microbatches": len(parts), "uneven": 0}
 
 
 def test_one_row_per_microbatch_is_a_valid_packing():
     parts = MICROBATCH_PACKING.oracle({"attention_mask": torch.tensor(MASK)})["parts"]
-    assert observed(parts, 4) == {"times": [1, 1, 1], "excess": 0, "microbatches": 3}
+    assert observed(parts, 4) == {"times": [1, 1, 1], "excess": 0, "microbatches": 3, "uneven": 0}
+
+
+def test_the_number_of_microbatches_is_a_multiple_of_the_stages():
+    inputs = {"attention_mask": torch.tensor(MASK), "max_tokens_per_microbatch": 9, "stages": 2}
+    assert MICROBATCH_PACKING.measure(lambda **_: {"parts": [[0], [1], [2]]}, inputs)["uneven"] == 1

@@ -88,6 +88,37 @@ def test_an_undetached_weight_is_detected():
     assert measured("decoupled_loss", twin, **STEP)["proximal_gradient"] == [[pytest.approx(0.0, abs=1e-15), 0.0]]
 
 
+def test_the_proximal_policy_can_be_interpolated():
+    """One of two versions lies between the policies, so the ratio and the weight are both the root of the quotient."""
+    step = {**STEP, "proximal": "interpolated", "staleness": 2}
+    log_probs, behaviour = STEP["log_probs"], STEP["behaviour_log_probs"]
+    roots = ((log_probs - behaviour) / 2).exp()
+    assert measured("decoupled_loss", **step)["ratio"] == [[pytest.approx(float(root)) for root in roots[0]]]
+
+
+@pytest.mark.parametrize(
+    ("options", "loss", "gradient"),
+    [
+        ({}, (-1.0 - 2.0) / 2 + 0.5 * (0.5 + 0.125) / 2, [-0.5 - 0.25, -1.0 + 0.125]),
+        ({"kl_estimator": "k1"}, -1.5 + 0.5 * (-1.0 + 0.5) / 2, [-0.5 + 0.25, -1.0 + 0.25]),
+        ({"rl_weight": 0.0}, -0.5 * (1.0 - 0.5) / 2, [-0.25, 0.125]),
+    ],
+)
+def test_a_policy_loss_is_joined_with_a_teacher(options, loss, gradient):
+    """The ratios are 1, so the gradient of a token's policy loss is minus its advantage, over two tokens."""
+    rows = {
+        "log_probs": [[-2.0, -1.0]],
+        "old_log_probs": [[-2.0, -1.0]],
+        "teacher_log_probs": [[-1.0, -1.5]],
+        "advantages": [[1.0, 2.0]],
+        "response_mask": [[1.0, 1.0]],
+    }
+    tensors = {name: torch.tensor(values, dtype=torch.float64) for name, values in rows.items()}
+    seen = measured("distilled_loss", **tensors, distill_weight=0.5, **options)
+    assert seen["loss"] == pytest.approx(loss)
+    assert seen["per_token_gradient"] == [[pytest.approx(value) for value in gradient]]
+
+
 def pairs(tokens: int, **more: Any) -> dict[str, Any]:
     ones = torch.ones(1, tokens, dtype=torch.float64)
     sides = {"chosen": 0.1, "rejected": -0.1}

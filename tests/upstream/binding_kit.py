@@ -65,6 +65,8 @@ NUMBERS: Mapping[str, Any] = {
     "chosen_ref_log_probs": [[-1.25, -0.25, -1.0], [-0.5, -1.0, -0.75], [-1.0, -0.5, -2.0], [-0.5, -1.5, -0.25]],
     "rejected_log_probs": [[-0.5, -1.0, -1.5], [-2.0, -0.25, -0.75], [-0.125, -1.0, -0.5], [-1.25, -0.5, -3.0]],
     "rejected_ref_log_probs": [[-0.75, -0.5, -2.0], [-1.0, -0.5, -0.25], [-0.5, -1.25, -1.0], [-1.0, -0.75, -2.0]],
+    "teacher_log_probs": [[0.5, 0.25, -1.0], [-0.125, 1.0, 0.5], [1.0, -1.5, 0.75], [0.25, -0.5, 1.5]],
+    "second_teacher_log_probs": [[-0.25, 0.5, 0.75], [1.5, -1.0, 0.25], [0.125, 0.5, -0.5], [-1.5, 1.0, 0.25]],
     "importance_weights": [[1.0, 0.5, 2.0], [0.25, 1.5, 0.75], [1.0, 2.0, 0.5], [0.75, 0.25, 1.0]],
 }
 GROUPS = ["p", "p", "q", "q"]
@@ -91,13 +93,18 @@ class Bound:
         return found
 
     def scenarios(
-        self, subject: Subject, mask: Sequence[Sequence[int]] | None = None, choose: Choose | None = None
+        self,
+        subject: Subject,
+        mask: Sequence[Sequence[int]] | None = None,
+        choose: Choose | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Return the hand-made scenario, and a copy of it for each other choice of each option.
 
         :param choose: makes the contract's own choices for a scenario; None for the simplest.
+        :param options: values of inputs in all of these scenarios.
         """
-        plain = self._plain(subject, mask)
+        plain = {**self._plain(subject, mask), **(options or {})}
         made = {"plain": plain}
         for item in subject.contract.inputs:
             if item.choices and item.domain != "mask" and not item.dialect:

@@ -1,0 +1,169 @@
+"""Axes of contracts reach further lines of real code: a fault in such a line is detected by a scenario of its axis, and
+not by the simplest scenario.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from binding_kit import MAIN, Bound, Open, once_each, opened_twin, target_of
+from twins import Edit
+
+from sentinel.contracts.choices import Choices
+
+_ROLL, _ROLL_DATA = "roll/utils/functionals.py", "roll.distributed.scheduler.protocol.DataProto"
+_AREAL, _AREAL_DATA = "areal/trainer/ppo/actor.py", "areal/utils/data.py"
+_GRPO = "areal.trainer.ppo.actor.grpo_loss_fn"
+_COLLATOR = "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__"
+#: The lines after the edited one, of which there are two in the file.
+_FORCED = '                forward_args.update({"force_vit_image": True})\n\n            sync'
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A fault in a line that only runs with ``options``, which is empty for a binding that has no axis."""
+
+    boundary: str
+    contract: str
+    edit: Edit
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+AXES = (
+    Axis(
+        "roll.utils.functionals.compute_advantage",
+        "distilled_advantage",
+        (_ROLL, "kld_i[subset_idx] = kld_subset", "kld_i[: len(subset_idx)] = kld_subset"),
+        {"second_coefficient": 0.5, "routed": True},
+    ),
+    Axis(
+        "roll.pipeline.agentic.utils.agentic_compute_advantage",
+        "distilled_advantage",
+        ("roll/pipeline/agentic/utils.py", "advantages = -total_weighted_kld", "advantages = total_weighted_kld"),
+        {"pure": True},
+    ),
+    Axis(
+        "roll.pipeline.rlvr.actor_worker.ActorWorker.loss_func",
+        "policy_update",
+        ("roll/pipeline/base_worker.py", "self._logprobs_cache[sample_uuid])", "self._logprobs_cache[first_uuid])"),
+        {"keeps_old_log_probs": True},
+    ),
+    Axis(
+        "roll.distributed.strategy.fsdp2_strategy.FSDP2TrainStrategy.train_step",
+        "policy_update",
+        (
+            "roll/distributed/strategy/fsdp2_strategy.py",
+            f"multi_modal_data[key], dim=0).to(input_ids.device)\n{_FORCED}",
+            f"multi_modal_data[key][::-1], dim=0)\n{_FORCED}",
+        ),
+        {"with_images": True},
+    ),
+    Axis(
+        _COLLATOR,
+        "collation",
+        ("roll/datasets/collator.py", "audios.extend(video_audios)", "audios.extend(video_audios[:0])"),
+        {"form": "sound"},
+    ),
+    Axis(
+        _COLLATOR,
+        "collation",
+        (
+            "roll/datasets/collator.py",
+            "prompt.replace(self.video_placeholder, self.video_token)",
+            "prompt.replace(self.video_placeholder, self.image_token)",
+        ),
+        {"form": "files"},
+    ),
+    Axis(
+        "roll.utils.dynamic_batching.dynamic_batching_shard",
+        "microbatch_packing",
+        ("roll/utils/dynamic_batching.py", "new_mb2 = [split_point, split_end]", "new_mb2 = [split_start, split_end]"),
+        {"stages": 2},
+    ),
+    Axis(
+        "roll.pipeline.agentic.utils.compute_response_level_rewards",
+        "reward_normalisation",
+        (
+            "roll/pipeline/agentic/utils.py",
+            "+ pipeline_config.step_reward_weight",
+            "- pipeline_config.step_reward_weight",
+        ),
+        {"rewards_of": "both"},
+    ),
+    Axis(
+        "roll.utils.functionals.postprocess_generate",
+        "collation",
+        (_ROLL, "new_routed_experts[i, :routed", "new_routed_experts[0, :routed"),
+    ),
+    Axis(
+        f"{_ROLL_DATA}.rename",
+        "row_surgery",
+        (
+            "roll/distributed/scheduler/protocol.py",
+            "zip(old_keys, new_keys):\n                self._batch.rename_key_",
+            "zip(old_keys, new_keys[::-1]):\n                self._batch.rename_key_",
+        ),
+    ),
+    Axis(
+        _GRPO,
+        "decoupled_loss",
+        (_AREAL, "version_gap / version_diff,", "version_gap / (version_diff + 1),"),
+        {"proximal": "interpolated", "staleness": 4},
+    ),
+    Axis(
+        _GRPO,
+        "distilled_loss",
+        (_AREAL, "rkl_reward = teacher_logp - logprobs", "rkl_reward = teacher_logp + logprobs"),
+        {"rl_weight": 0.0},
+    ),
+    Axis(
+        "areal.trainer.ppo.actor.PPOActor._ppo_update",
+        "policy_update",
+        (_AREAL_DATA, "[multi_modal_input[i] for i in group_index]", "[multi_modal_input[0] for i in group_index]"),
+        {"with_images": True},
+    ),
+    Axis(
+        "areal.utils.data.concat_padded_tensors",
+        "collation",
+        (_AREAL_DATA, "result[mm_key] = merged_multi_modal", "result[mm_key] = merged_multi_modal[::-1]"),
+        {"form": "media"},
+    ),
+    Axis(
+        "areal.engine.vllm_remote.VLLMBackend.build_generation_request",
+        "sampling_request",
+        ("areal/engine/vllm_remote.py", "base64_img = next(images)", "base64_img = req.image_data[0]"),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    """The main of a target with the faults of all its axes."""
+
+    def edited(target: str) -> Iterator[Bound]:
+        edits = [axis.edit for axis in AXES if target_of(axis.boundary) == target]
+        return opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
+
+    yield from once_each(edited)
+
+
+def _detected(code: Bound, axis: Axis, options: Mapping[str, Any]) -> bool:
+    subject = code.subject(axis.boundary, axis.contract)
+    laws = [law.name for law in subject.laws if law.name in ("the_oracle_agrees", "fields_survive_surgery")]
+    for seed in range(6):
+        choose = Choices(random.Random(seed).randbytes(64))
+        scenario = code.scenarios(subject, choose=choose, options=options)["plain"]
+        trials = [code.ask(subject, law, {"": scenario}) for law in laws]
+        assert not any(trial.refused for trial in trials)
+        if any(trial.violations for trial in trials):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("axis", AXES, ids=lambda axis: f"{axis.boundary.rpartition('.')[2]}-{axis.contract}")
+def test_only_the_axis_reaches_the_fault(twin, axis):
+    code = twin(target_of(axis.boundary))
+    assert _detected(code, axis, axis.options)
+    assert not (axis.options and _detected(code, axis, {}))
