@@ -123,7 +123,7 @@ class Budget:
 
 
 class Asking:
-    """Searches for differences between the two revisions of a boundary, on drawn scenarios and those of known bugs."""
+    """Searches for scenarios on which the two revisions of a boundary differ: drawn ones, and those of known bugs."""
 
     def __init__(
         self,

@@ -223,7 +223,7 @@ def list_findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """Return the finding if it needs an option or choice that the base does not have; None otherwise.
+    """Return the finding if its scenario sets an option that only the head has, or None otherwise.
 
     If it needs an option, keep only the violations that disappear at the head when the option is not set.
     """

@@ -200,7 +200,7 @@ class Patch:
 
     @property
     def places(self) -> frozenset[Place]:
-        """Return the places of all changed definitions, including functions that moved without a change."""
+        """Return (file, name) of each definition that changed or moved."""
         return self._places
 
     @property

@@ -1,4 +1,4 @@
-"""Define contracts of reported metrics, which do not affect the training."""
+"""Define contracts of metrics: numbers that a trainer logs and that do not affect the training."""
 
 from __future__ import annotations
 

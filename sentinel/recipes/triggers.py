@@ -109,7 +109,7 @@ def _exp_overflows(values: _Array, dtype: str) -> bool:
 
 
 def _votes(values: _Values) -> bool:
-    """Return True if some group has both a rejected row (without a valid token) and an accepted row."""
+    """Return True if a group has a rejected row, which has no valid token, and an accepted row."""
     there = (values.array != 0).any(-1)
     return any(0 < there[rows].sum() < len(rows) for rows in values.groups(counted=False))
 

@@ -73,8 +73,10 @@ class ClosureVerdict:
 
 
 class ClosureVerdicts:
-    """The stored verdicts of one recipe that were measured with one :class:`~sentinel.records.basis.Basis`. Not
-    thread-safe."""
+    """The stored verdicts of one recipe that were decided with the same adapter, contract and packages. Not thread-safe.
+
+    :class:`~sentinel.records.basis.Basis` identifies them.
+    """
 
     def __init__(self, store: ClosureVerdictStore, target: str, bug_id: str, basis: Basis) -> None:
         self._store = store

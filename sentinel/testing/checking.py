@@ -667,7 +667,7 @@ class _OneLaw:
         self.tried = ""
 
     def require_call(self, result: Any) -> Any:
-        """Return a test's result if the test called its ``check``.
+        """Return a test's result; raise if the test never called its ``check``.
 
         :raises LawBroken: if the test did not call ``check``, because then it has checked nothing.
         """

@@ -51,7 +51,8 @@ def _site(arguments: argparse.Namespace) -> int:
     _, reports = evidence_folders(arguments)
     if reports.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
         raise SentinelError(
-            f"{arguments.out} is inside {reports}, where its files would be read as evidence; name another --out"
+            f"the site cannot be written to {arguments.out}, because runs read all files inside {reports} as evidence; "
+            "name another --out"
         )
     catalog, _ = catalog_and_settings(arguments)
     with progress() as notify:
