@@ -73,7 +73,7 @@ class ClosureVerdict:
 
 
 class ClosureVerdicts:
-    """The stored verdicts of one recipe that were decided with the same adapter, contract and packages. Not thread-safe.
+    """The stored verdicts of one recipe, decided with the same adapter, contract and packages. Not thread-safe.
 
     :class:`~sentinel.records.basis.Basis` identifies them.
     """
