@@ -787,6 +787,10 @@ def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         optional["router_padding_mask"] = torch.zeros(rows, length, dtype=torch.bool)  # every token has routes
     fields = batch_fields(log_probs, torch.ones_like(log_probs), **optional)
     options = {**NO_OTHER_TERM, "trainer.max_tokens_per_microbatch": inputs["max_tokens_per_microbatch"]}
+    # Batches with an odd number of rows are packed. No row has padding, so the number of tokens is the same.
+    options["trainer.remove_microbatch_padding"] = rows % 2 == 1 and hasattr(
+        boundary.imported[MEGATRON_UTILS], "PackedSeqParams"
+    )
     ranks = other_ranks_have(boundary, inputs["padding_microbatches"])
     with ranks, _megatron_worker(boundary, options, schedule, logits, layers) as worker:
         training = boundary.function.__name__ == "forward_backward_mini_batch"
