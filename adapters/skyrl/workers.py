@@ -672,12 +672,19 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     return {"rollout_kl": output.metrics.get("rollout_kl"), "loss": loss.detach()}
 
 
+#: The temperature of Megatron's runs, by which the worker divides logits. The model multiplies them by it.
+_TEMPERATURE = 0.5
+
+
 def _layout_options(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a scenario's layout. Long enough rows are computed in chunks of two tokens."""
     trainer = boundary.imported[CONFIG].TrainerConfig
     if inputs["fused_head"] and not hasattr(trainer, "fused_lm_head_logprob"):
         raise AbsentError("this version has no option fused_lm_head_logprob")
+    if not hasattr(boundary.imported[CONFIG].AlgorithmConfig, "temperature"):
+        raise AbsentError("this version's algorithm has no option temperature")
     options = {"trainer.remove_microbatch_padding": inputs["packed"], "trainer.logprobs_chunk_size": 2}
+    options[f"{ALGORITHM}.temperature"] = _TEMPERATURE
     if inputs["fused_head"]:
         options["trainer.fused_lm_head_logprob"] = True
     return options
@@ -701,7 +708,7 @@ def _megatron_fields(inputs: Mapping[str, Any], mask: Any, every: Any) -> tuple[
         known = torch.where(mask, log_probs, -1.0).double()  # in float32, other tokens would be imprecise near 0
         odds = known - torch.log(-torch.expm1(known) / (size - 1))
         table = torch.zeros(size, size, dtype=torch.float64).index_put((ids[:, :-1], ids[:, 1:]), odds)
-        return table.to(log_probs.dtype)[sequences % size]
+        return table.to(log_probs.dtype)[sequences % size] * _TEMPERATURE
 
     attended = torch.arange(tokens + 1)[None] >= tokens - every.sum(-1, keepdim=True)
     fields = batch_fields(log_probs, mask.to(log_probs.dtype), sequences=ids, attention_mask=attended.long())
