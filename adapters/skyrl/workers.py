@@ -490,7 +490,8 @@ _MORE = (
     ),
     Binding(
         f"{_OF_WORKERS}.CriticWorkerBase.forward", "critic_values", call=_compute_values, imports=WORKING,
-        stand_ins=_FSDP, requires=(f"{_OF_WORKERS}.CriticWorkerBase.forward_backward",), accepts={"response_mask": ("full", "left")}, dtypes=SINGLE,
+        stand_ins=_FSDP, requires=(f"{_OF_WORKERS}.CriticWorkerBase.forward_backward",),
+        accepts={"response_mask": ("full", "left")}, dtypes=SINGLE,
         dialects=(
             Dialect(
                 "outside_the_mask", "any", "the values of all tokens are returned",
