@@ -95,14 +95,22 @@ def _read_row(row: int, ids: Any, there: Any, answered: Any, rewards: Any, mask:
 def _generate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Generate a batch with SkyRL and a stand-in agent loop, which returns the scenario's responses.
 
-    Return no samples if SkyRL called the loop with wrong arguments.
+    Return no samples if SkyRL called the loop with wrong arguments. If the number of samples is even, two samples are
+    the steps of one trajectory.
     """
     samples = inputs["samples"]
     given, asked = _generator_output(samples), list[Any]()
+    steps = 2 if len(samples) % 2 == 0 and "step_wise_trajectories" in kit.source_of(boundary.function) else 1
 
     async def loop(prompt: Any, env_class: Any, extras: Any, *limits: Any, **more: Any) -> Any:
         row = int(prompt[0]["content"])
         asked.append((row, env_class, extras, limits[:2], more.get("sampling_params")))
+        outputs = [step(steps * row + place) for place in range(steps)]
+        if steps == 1:
+            return outputs[0]
+        return kit.stand_in(step_outputs=outputs, e2e_time=2.0 + row, time_splits={"llm": 1.0, "env": 0.5})
+
+    def step(row: int) -> Any:
         return kit.stand_in(
             response_ids=given["response_ids"][row],
             reward=given["rewards"][row],
@@ -118,26 +126,36 @@ def _generate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             rollout_expert_indices=None,
         )
 
-    off = ("step_wise_trajectories", "zero_reward_on_non_stop", "apply_overlong_filtering", "use_cache_salt")
+    off = ("zero_reward_on_non_stop", "apply_overlong_filtering", "use_cache_salt")
     settings = kit.stand_in(
         **dict.fromkeys(off, False),
+        step_wise_trajectories=steps > 1,
         sampling_params=kit.stand_in(max_generate_length=100, logprobs=1),
         max_input_length=1000,
         inference_engine=kit.stand_in(enable_return_routed_experts=False),
     )
     made = kit.make_unbuilt(boundary.owner, generator_cfg=settings, batched=False, agent_loop=loop)
-    count = len(samples)
+    count = len(samples) // steps
     request = {
         "prompts": [[{"role": "user", "content": str(row)}] for row in range(count)],
         "env_classes": [_ENVIRONMENTS[row % 2] for row in range(count)],
         "env_extras": [{"row": row} for row in range(count)],
         "sampling_params": {"logprobs": 1, "top_k": 5},
+        "trajectory_ids": [f"trajectory {row}" for row in range(count)],
     }
     bar = kit.stand_in(gather=lambda *tasks, **_: asyncio.gather(*tasks))
     with kit.swap(boundary.module, "tqdm", bar):
         told = kit.run_async(boundary.function(made, request))
     own = [(row, _ENVIRONMENTS[row % 2], {"row": row}, (100, 1000), request["sampling_params"]) for row in range(count)]
-    return {"samples": _samples_of(told, given) if sorted(asked, key=lambda one: one[0]) == own else []}
+    fits = sorted(asked, key=_first) == own
+    if steps > 1:
+        ids = [f"trajectory {row // steps}" for row in range(len(samples))]
+        fits = fits and told["trajectory_ids"] == ids and told["is_last_step"] == [False, True] * count
+    return {"samples": _samples_of(told, given) if fits else []}
+
+
+def _first(values: Sequence[Any]) -> Any:
+    return values[0]
 
 
 def _make_training_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,37 +199,84 @@ def _make_tensors(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = _generator_output(samples)
     lists = [[0.0] * (len(ids) - 1) + [reward] for ids, reward in zip(given["response_ids"], given["rewards"])]
     tokens = (given["prompt_token_ids"], given["response_ids"], lists, given["loss_masks"], given["rollout_logprobs"])
-    columns = boundary.function(_PAD, *tokens)[:6]
-    return {"samples": [_read_row(row, *(column[row] for column in columns)) for row in range(len(samples))]}
+    if "rollout_expert_indices" not in boundary.parameters:
+        columns = boundary.function(_PAD, *tokens)[:6]
+        return {"samples": [_read_row(row, *(column[row] for column in columns)) for row in range(len(samples))]}
+    routes = [_routes(row, len(ids)) for row, ids in enumerate(given["response_ids"])]
+    columns = boundary.function(_PAD, *tokens, rollout_expert_indices=[each.numpy() for each in routes])
+    found = [_read_row(row, *(column[row] for column in columns[:6])) for row in range(len(samples))]
+    return {"samples": [each if _has_routes(columns, row, routes[row]) else {} for row, each in enumerate(found)]}
+
+
+def _routes(row: int, count: int) -> Any:
+    """Return the experts of each token but the last, in two layers with two experts each."""
+    tokens = len(_prompt(row)) + count - 1
+    return (torch.arange(tokens * 4).reshape(tokens, 2, 2) + 5 * row) % 64
+
+
+def _has_routes(columns: Sequence[Any], row: int, routes: Any) -> bool:
+    """Return True if the row's attended tokens, except the last, have its routes."""
+    return bool(torch.equal(columns[6][row][columns[1][row].bool()][:-1].long(), routes))
 
 
 def _merge_turns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge the turns of a trajectory with SkyRL, and read each turn from the merged response.
+    """Merge the turns of a trajectory with SkyRL, and read each turn from the merged responses.
 
-    Before turn n, counted from 0, the environment adds n tokens. SkyRL keeps only the last turn's reward, so the
-    scenario's rewards are returned for all turns.
+    Before turn n, counted from 0, the environment adds n tokens. From turn 2 on, the prompt is another one, so two
+    responses remain. SkyRL keeps only the last turn's reward of each, so the scenario's rewards are returned for all
+    turns. If the number of turns is odd, each token has a reward, and SkyRL keeps all rewards.
     """
     samples = inputs["samples"]
     given, count = _generator_output(samples), len(samples)
-    held, heard = [5, 6], [[2000 + place] * place for place in range(count)]
+    rewards = given["rewards"]
+    if count % 2:
+        given["rewards"] = [[*[0.0] * (len(ids) - 1), reward] for ids, reward in zip(given["response_ids"], rewards)]
+    prompts = ([5, 6], [8, 6])
+    held: list[int] = []
     for place, ids in enumerate(given["response_ids"]):
-        given["prompt_token_ids"][place] = held = held + heard[place]
+        held = [*prompts[place // 2]] if place in _STARTS else held + _heard(place)
+        given["prompt_token_ids"][place] = held
         held = held + ids
     given |= {"trajectory_ids": ["one"] * count, "is_last_step": [place + 1 == count for place in range(count)]}
     told = boundary.function(given)
-    ids, mask, logs = (told[name][0] for name in ("response_ids", "loss_masks", "rollout_logprobs"))
-    whole = told["prompt_token_ids"] == [[5, 6]] and told["rewards"] == given["rewards"][-1:]
-    whole = whole and told["is_last_step"] == [True] and told["stop_reasons"] == given["stop_reasons"][-1:]
-    found, start = [], 0
-    for place, sample in enumerate(samples):
-        end = start + place
-        silent = ids[start:end] == heard[place] and not any([*mask[start:end], *logs[start:end]])
-        start, end = end, end + len(sample["response"])
-        fits = whole and silent and mask[start:end] == _loss_mask(end - start)
+    parts = [range(min(2, count)), *([range(2, count)] if count > 2 else [])]
+    lasts = [part[-1] for part in parts]
+    whole = told["prompt_token_ids"] == [*prompts[: len(parts)]] and len(told["response_ids"]) == len(parts)
+    whole = whole and told["is_last_step"] == [last + 1 == count for last in lasts]
+    whole = whole and told["stop_reasons"] == [given["stop_reasons"][last] for last in lasts]
+    whole = whole and (count % 2 == 1 or told["rewards"] == [rewards[last] for last in lasts])
+    found: list[dict[str, Any]] = []
+    for row, part in enumerate(parts):
+        found += _read_turns(told, row, part, samples) if whole else []
+    return {"samples": found}
+
+
+#: The turns that begin a response. Later turns continue it.
+_STARTS = (0, 2)
+
+
+def _heard(place: int) -> list[int]:
+    return [2000 + place] * place
+
+
+def _read_turns(told: Mapping[str, Any], row: int, part: range, samples: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the turns of a merged response, or an empty list if it has other tokens."""
+    ids, mask, logs = (told[name][row] for name in ("response_ids", "loss_masks", "rollout_logprobs"))
+    rewards = told["rewards"][row] if isinstance(told["rewards"][row], list) else None
+    found, end = [], 0
+    for place in part:
+        heard = [] if place in _STARTS else _heard(place)
+        start = end + len(heard)
+        silent = ids[end:start] == heard and not any([*mask[end:start], *logs[end:start]])
+        end = start + len(samples[place]["response"])
+        fits = silent and mask[start:end] == _loss_mask(end - start)
         columns = {"response": torch.tensor(ids[start:end]), "log_probs": torch.tensor(logs[start:end])}
-        found.append({**columns, "reward": sample["reward"]} if fits else {})
-        start = end
-    return {"samples": found if start == len(ids) else []}
+        reward = samples[place]["reward"]
+        if rewards is not None and end > start:
+            fits = fits and not any(rewards[start : end - 1])
+            reward = torch.tensor(rewards[end - 1] - _MORE)
+        found.append({**columns, "reward": reward} if fits else {})
+    return found if end == len(ids) else []
 
 
 def _pack_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
@@ -21,12 +22,27 @@ _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
+@dataclass(frozen=True)
+class _Trajectory:
+    """A stand-in for SkyRL's TrajectoryID."""
+
+    instance_id: str
+
+    def to_string(self) -> str:
+        return self.instance_id
+
+
 def _token_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token rewards that SkyRL's trainer computes from one reward per response."""
+    """Return the token rewards that SkyRL's trainer computes from one reward per response.
+
+    If the number of rows is odd, each response is the only step of a trajectory, and SkyRL merges steps.
+    """
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
-    generator = kit.stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
-    algorithm = kit.stand_in(zero_variance_filter=False, zero_variance_filter_tol=0.0)
+    steps = rows % 2 == 1 and min(lengths) > 0 and "merge_stepwise_output" in kit.source_of(boundary.function)
+    generator = kit.stand_in(n_samples_per_prompt=1, step_wise_trajectories=steps, merge_stepwise_output=steps)
+    filters = rows % 2 == 0  # prompts of one response are never filtered
+    algorithm = kit.stand_in(zero_variance_filter=filters, zero_variance_filter_tol=0.0)
     trainer = kit.stand_in(
         cfg=kit.stand_in(generator=generator, trainer=kit.stand_in(algorithm=algorithm, step_wise_training=False)),
         all_metrics={},
@@ -39,6 +55,8 @@ def _token_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "stop_reasons": None,
         "rollout_metrics": None,
         "rollout_logprobs": None,
+        "is_last_step": [True] * rows,
+        "trajectory_ids": [_Trajectory(str(row)) for row in range(rows)],
     }
     answer = boundary.function(trainer, output, [str(row) for row in range(rows)])
     # Since April 2026, the method may merge rows, and returns a tuple: the output, and the uids of the remaining rows.
@@ -75,7 +93,8 @@ _GENERATORS = "train.generators.utils"
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the responses that SkyRL's dynamic sampling keeps.
 
-    The requested batch is larger than any scenario, so that SkyRL does not drop responses to fit it.
+    The requested batch is larger than any scenario, so that SkyRL does not drop responses to fit it. If
+    groups are kept in both halves of the scenario, the halves arrive in two batches.
     """
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
@@ -89,12 +108,23 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     state: dict[str, Any] = {"sample_batch_count": 1}
-    boundary.function(
-        batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": kit.group_size(inputs)}, state
-    )
+    options = {"train_batch_size": 1_000_000, "n_samples_per_prompt": kit.group_size(inputs)}
+    for part in _batches_of(labels, rewards):
+        own = {name: [column[row] for row in part] for name, column in batch.items() if column is not None}
+        boundary.function({**batch, **own}, [labels[row] for row in part], options, state)
     # The entry is missing if SkyRL kept no row.
     collected = state.get("collected_generator_output", {"response_ids": [], "rewards": []})
     return {"numbers": [row for (row,) in collected["response_ids"]], "rewards": collected["rewards"]}
+
+
+def _batches_of(labels: Sequence[Any], rewards: Sequence[float]) -> list[list[int]]:
+    """Return the rows of each batch. SkyRL needs a group with different rewards in each batch."""
+    groups = kit.rows_of_groups(labels)
+    half = len(groups) // 2
+    parts = [[row for rows in part for row in rows] for part in (groups[:half], groups[half:])]
+    varied = [any(len({rewards[row] for row in rows}) > 1 for rows in part) for part in (groups[:half], groups[half:])]
+    in_order = [row for part in parts for row in part] == [*range(len(labels))]
+    return parts if all(varied) and in_order else [[*range(len(labels))]]
 
 
 def _filter_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import MPU
+from sentinel.binding.families import MPU, aggregated
 from sentinel.binding.kit import torch
 
 from .shared import (
@@ -48,7 +48,7 @@ from .shared import (
     ppo_line,
     training_batch,
 )
-from .tensors import REDUCTIONS
+from .tensors import REDUCTIONS, empty_rows_count
 
 ALGORITHM = "trainer.algorithm"
 #: Options that leave only the policy loss, which is 0 if all advantages are 0.
@@ -253,9 +253,10 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("this version has no option max_tokens_per_microbatch; it limits microbatches by rows")
     model, more = _Table(log_probs, inputs["entropies"]), inputs["padding_microbatches"]
     ranks = _with_padding(boundary, more)
-    with ranks, _fsdp_worker(boundary, _make_options(inputs, count), log_probs, model, OneProcess()) as worker:
+    options, overrides = _override(boundary, inputs, _make_options(inputs, count))
+    with ranks, _fsdp_worker(boundary, options, log_probs, model, OneProcess()) as worker:
         worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
-        answer = boundary.function(worker, training_batch(boundary, fields))
+        answer = boundary.function(worker, training_batch(boundary, fields), **overrides)
     # Newer workers return a record of metrics and outputs. Older workers include the outputs in the metrics.
     metrics = getattr(answer, "metrics", answer)
     outputs = getattr(answer, "loss_fn_outputs", None) or metrics.get("loss_fn_outputs")
@@ -302,6 +303,28 @@ def _recompute(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": answer["output"] if outputs is None else _log_probs_of(outputs, log_probs)}
 
 
+_UPDATE_DIALECTS = (
+    Dialect(
+        "empty_rows", "counted",
+        "the sum of sequence means is divided by the number of rows, including empty ones",
+        f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L1192",
+    ),
+    Dialect(
+        "kl_agg_mode", "seq-mean-token-mean",
+        "the KL is the mean over sequences of the mean over tokens, for every reduction of the policy loss",
+        f"{CODE}/backends/skyrl_train/workers/worker.py#L1077",
+    ),
+    Dialect(
+        "entropy_agg_mode", "token-mean",
+        "the entropy is the mean over tokens, for every reduction of the policy loss",
+        f"{CODE}/backends/skyrl_train/workers/worker.py#L1062",
+    ),
+    Dialect("kl_clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),
+    Dialect(
+        "log_ratio_clamp", 20.0, "safe_exp_delta clamps a log-ratio to [-20, 20] to prevent overflow",
+        f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191",
+    ),
+)  # fmt: skip
 #: Ranks can have different numbers of microbatches only if microbatches are limited by tokens.
 _UNEVEN = {"max_tokens_per_microbatch": (None, 8, 8), "padding_microbatches": (0, 1, 2)}
 _UPDATES = (
@@ -321,28 +344,167 @@ _UPDATES = (
             "loss_scale_factor": (8, 3), **_UNEVEN,
         },
         dtypes=("float32",),
+        dialects=_UPDATE_DIALECTS,
+    ),
+)  # fmt: skip
+
+
+# -- a critic, and supervised training, by the FSDP worker -------------------------------------------------------------
+
+_OF_WORKERS = f"{BACKEND}.workers.worker"
+
+
+class _Critic(_Table):
+    """A stand-in critic that looks up the values of a sequence by its first token."""
+
+    def __call__(self, sequences: Any, *_: Any, return_output: bool = False, **__: Any) -> Any:
+        values = self._log_probs[sequences[:, 0] % len(self._log_probs)]
+        return (values, None) if return_output else values
+
+    def parameters(self) -> list[Any]:
+        return [self._log_probs]
+
+
+class _Losses(OneProcess):
+    """A strategy that adds up the losses of microbatches. Its optimizer changes no parameter."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def backward(self, loss: Any, model: Any, optimizer: Any) -> None:
+        super().backward(loss, model, optimizer)
+        self.total += float(loss.detach())
+
+    def optimizer_step(self, *_: Any, **__: Any) -> None:
+        """Do nothing, because the scenario observes the gradient."""
+
+
+def _rows_of(mask: Any) -> dict[str, Any]:
+    """Return the sequences, which identify their rows, and the attention mask. Each row has one prompt token."""
+    rows, tokens = mask.shape
+    return {
+        "sequences": torch.arange(rows)[:, None].expand(rows, tokens + 1).clone(),
+        "attention_mask": torch.nn.functional.pad(mask, (1, 0), value=True).long(),
+    }
+
+
+def _microbatches(key: str, rows: int, tokens: int) -> dict[str, Any]:
+    """Return options that limit microbatches by tokens if the number of rows is odd, or to one row if it is even."""
+    if rows % 2:
+        return {"trainer.max_tokens_per_microbatch": 2 * (tokens + 1)}
+    return {f"trainer.micro_{key}_batch_size_per_gpu": 1}
+
+
+def _update_critic(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one update of SkyRL's critic over several microbatches, and return its loss with its gradient."""
+    table, mask = inputs["vpreds"].detach().requires_grad_(), inputs["response_mask"] != 0
+    given = {"values": inputs["values"].clone(), "returns": inputs["returns"].clone()}
+    fields = batch_fields(table, mask.to(table.dtype), **given, **_rows_of(mask))
+    options = {f"{ALGORITHM}.value_clip": inputs["cliprange_value"], **_microbatches("train", *table.shape)}
+    strategy = _Losses()
+    with _fsdp_worker(boundary, options, table, _Critic(table, None), strategy) as worker:
+        worker.cfg, worker.critic_loss_fn = (
+            getattr(worker.cfg, "trainer", worker.cfg),
+            boundary.imported[PPO].ppo_critic_loss,
+        )
+        worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
+        answer = boundary.owner.forward_backward(worker, training_batch(boundary, fields))
+        count = worker._micro_batches_accumulated or 1
+        boundary.owner.optim_step(worker)
+    loss = kit.attach_gradient(strategy.total / count, inputs["vpreds"], table.grad)
+    return {"loss": loss, "clip_fraction": answer.metrics.get("values_clipfrac") if len(table) == 1 else None}
+
+
+def _compute_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that SkyRL's critic computes for a batch in several microbatches."""
+    table, mask = inputs["outputs"].detach(), inputs["response_mask"] != 0
+    fields = batch_fields(table, mask.to(table.dtype), **_rows_of(mask))
+    options = _microbatches("forward", *table.shape)
+    with _fsdp_worker(boundary, options, table, _Critic(table, None), OneProcess()) as worker:
+        worker._forward_micro_batch = types.MethodType(boundary.owner._forward_micro_batch, worker)
+        answer = boundary.owner.forward(worker, training_batch(boundary, fields))
+    return {"values": torch.tensor([output["values"] for output in answer.loss_fn_outputs], dtype=table.dtype)}
+
+
+_NAME = "cross_entropy"
+
+
+def _supervised_fields(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a supervised batch, in which every token has an answer's place.
+
+    As in SkyRL's collator, the loss mask is divided by the number of trained tokens.
+    """
+    mask = inputs["response_mask"] != 0
+    share = mask.to(inputs["log_probs"].dtype) / max(int(mask.sum()), 1)
+    every = _rows_of(torch.ones_like(mask))
+    return batch_fields(inputs["log_probs"], share, **every)
+
+
+def _loss_of(answer: Any, rows: int) -> float:
+    """Return the reported loss, or the sum of the reported losses of tokens if the number of rows is odd."""
+    if rows % 2:
+        return float(sum(loss for output in answer.loss_fn_outputs for loss in output["elementwise_loss"]))
+    return float(answer.metrics["loss"])
+
+
+def _limits(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    size = inputs["micro_batch_size"] or len(inputs["log_probs"])
+    limits = {f"trainer.micro_{name}_batch_size_per_gpu": size for name in ("train", "forward")}
+    limits["trainer.max_tokens_per_microbatch"] = inputs["max_tokens_per_microbatch"] or 0
+    return limits
+
+
+def _train_supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Train on a batch with SkyRL's FSDP worker, and then evaluate it. Return the loss that the boundary computes."""
+    log_probs = inputs["log_probs"]
+    model = _Table(log_probs, None)
+    with _fsdp_worker(boundary, _limits(inputs), log_probs, model, OneProcess()) as worker:
+        for name in ("_forward_backward_micro", "_forward_micro_with_loss"):
+            setattr(worker, name, types.MethodType(getattr(boundary.owner, name), worker))
+
+        def run(name: str) -> Any:
+            batch = training_batch(boundary, _supervised_fields(inputs))
+            return getattr(boundary.owner, name)(worker, batch, loss_fn=_NAME, loss_fn_config={"eps_clip_low": 0.25})
+
+        answers = {"forward_backward": run("forward_backward"), "_forward_micro_with_loss": run("forward")}
+    return _supervised_result(inputs, answers[boundary.function.__name__])
+
+
+def _supervised_result(inputs: Mapping[str, Any], answer: Any) -> dict[str, Any]:
+    log_probs = inputs["log_probs"]
+    gradient = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
+    after = torch.zeros_like(inputs["output_after"])  # no label needs this output
+    return {"loss": _loss_of(answer, len(log_probs)), "gradient": gradient, "gradient_after": after}
+
+
+_SUPERVISED: dict[str, Any] = {"dp_size": 1, "first_counts": False}
+_MORE = (
+    Binding(
+        f"{_OF_WORKERS}.CriticWorkerBase.forward_backward", "value_loss", call=_update_critic, imports=WORKING,
+        stand_ins=_FSDP, accepts={"response_mask": ("full", "left")}, dtypes=SINGLE,
+        fixed=aggregated("seq-mean-token-mean"),
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", ppo_line(174)),
+            *empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
+        ),
+    ),
+    Binding(
+        f"{_OF_WORKERS}.CriticWorkerBase.forward", "critic_values", call=_compute_values, imports=WORKING,
+        stand_ins=_FSDP, requires=(f"{_OF_WORKERS}.CriticWorkerBase.forward_backward",),
+        accepts={"response_mask": ("full", "left")}, dtypes=SINGLE,
         dialects=(
             Dialect(
-                "empty_rows", "counted",
-                "the sum of sequence means is divided by the number of rows, including empty ones",
-                f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L1192",
-            ),
-            Dialect(
-                "kl_agg_mode", "seq-mean-token-mean",
-                "the KL is the mean over sequences of the mean over tokens, for every reduction of the policy loss",
-                f"{CODE}/backends/skyrl_train/workers/worker.py#L1077",
-            ),
-            Dialect(
-                "entropy_agg_mode", "token-mean",
-                "the entropy is the mean over tokens, for every reduction of the policy loss",
-                f"{CODE}/backends/skyrl_train/workers/worker.py#L1062",
-            ),
-            Dialect("kl_clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),
-            Dialect(
-                "log_ratio_clamp", 20.0, "safe_exp_delta clamps a log-ratio to [-20, 20] to prevent overflow",
-                f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191",
+                "outside_the_mask", "any", "the values of all tokens are returned",
+                f"{CODE}/backends/skyrl_train/workers/worker.py#L1560",
             ),
         ),
+    ),
+    *(
+        Binding(
+            f"{_OF_WORKERS}.PolicyWorkerBase.{name}", "supervised_update", call=_train_supervised, imports=WORKING,
+            stand_ins=_FSDP, fixed=_SUPERVISED, dtypes=SINGLE,
+        )
+        for name in ("forward_backward", "_forward_micro_with_loss")
     ),
 )  # fmt: skip
 
@@ -419,8 +581,22 @@ def _make_megatron_core() -> dict[str, Any]:
 
 def _make_megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
     """Make a stand-in model for SkyRL's Megatron worker that returns ``logits(input_ids)``."""
+
+    def forward(
+        sequences: Any, *_: Any, output_processor: Any = None, output_processor_context: Any = None, **__: Any
+    ) -> Any:
+        made = logits(sequences)
+        if output_processor is None:
+            return made
+        # The output layer's weight is the identity, so that hidden states are logits.
+        head = kit.stand_in(weight=torch.eye(made.shape[-1], dtype=made.dtype), sequence_parallel=False)
+        hidden = made.transpose(0, 1)
+        return output_processor(
+            hidden_states=hidden, output_layer=head, output_weight=None, context=output_processor_context
+        )
+
     model: Any = torch.nn.Module()
-    model.forward = lambda sequences, *_, **__: logits(sequences)
+    model.forward = forward
     model.zero_grad_buffer = lambda: None
     replay = {"moe_enable_routing_replay": layers > 0, "num_layers": layers}
     absent = dict.fromkeys(("fp8", "mtp_num_layers", "num_moe_experts"))
@@ -445,17 +621,20 @@ def _megatron_worker(
     if not dist.is_initialized():
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
     utils, workers = boundary.imported[MEGATRON_UTILS], boundary.imported[MEGATRON_WORKER]
-    users = (boundary.module, workers, utils, boundary.imported[MEGATRON_MODELS])
+    wrapper = boundary.imported.get(WRAPPER, boundary.module)
+    users = (wrapper, workers, utils, boundary.imported[MEGATRON_MODELS])
     settings = configuration_of(boundary, {"trainer.remove_microbatch_padding": False, **options}).trainer
     unwrapped = {
         "get_attr_wrapped_model": lambda model, name, **_: getattr(model, name),
         "unwrap_model": kit.return_first,
     }
+    if hasattr(utils, "PackedSeqParams"):
+        unwrapped["PackedSeqParams"] = kit.Named
     scheduled = {"finalize_model_grads": lambda *_, **__: None, "get_forward_backward_func": lambda: schedule}
     with contextlib.ExitStack() as alone:
         for module in users:
             alone.enter_context(kit.swap(module, "mpu", core["megatron.core.parallel_state"]))
-        for swaps in (kit.swap_all(utils, **unwrapped), kit.swap_all(boundary.module, **scheduled), no_ray(boundary)):
+        for swaps in (kit.swap_all(utils, **unwrapped), kit.swap_all(wrapper, **scheduled), no_ray(boundary)):
             alone.enter_context(swaps)
         alone.enter_context(current_device(boundary.device))
         model = _make_megatron_model(logits, layers)
@@ -464,7 +643,7 @@ def _megatron_worker(
             workers.MegatronPolicyWorkerBase,
             cfg=settings,
             actor_module=[model],
-            model=boundary.owner(settings, [model], None, policy_loss),
+            model=wrapper.MegatronModelWrapper(settings, [model], None, policy_loss),
             strategy=OneProcess(),
             enable_router_replay=layers > 0,
             **dict.fromkeys(("optimizer", "scheduler")),
@@ -494,6 +673,111 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     return {"rollout_kl": output.metrics.get("rollout_kl"), "loss": loss.detach()}
 
 
+#: The temperature of Megatron's runs, by which the worker divides logits. The model multiplies them by it.
+_TEMPERATURE = 0.5
+
+
+def _layout_options(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a scenario's layout. Long enough rows are computed in chunks of two tokens."""
+    trainer = boundary.imported[CONFIG].TrainerConfig
+    if inputs["fused_head"] and not hasattr(trainer, "fused_lm_head_logprob"):
+        raise AbsentError("this version has no option fused_lm_head_logprob")
+    if not hasattr(boundary.imported[CONFIG].AlgorithmConfig, "temperature"):
+        raise AbsentError("this version's algorithm has no option temperature")
+    options = {"trainer.remove_microbatch_padding": inputs["packed"], "trainer.logprobs_chunk_size": 2}
+    options[f"{ALGORITHM}.temperature"] = _TEMPERATURE
+    if inputs["fused_head"]:
+        options["trainer.fused_lm_head_logprob"] = True
+    return options
+
+
+def _megatron_fields(inputs: Mapping[str, Any], mask: Any, every: Any) -> tuple[dict[str, Any], Any]:
+    """Return a batch in which each token has its own id, and a function from ids to logits over these ids.
+
+    Each row has one prompt token, followed by the tokens of ``every``, which are at its end.
+
+    :param mask: the tokens whose log-probs matter. The logits of other tokens are constant.
+    """
+    log_probs = inputs["log_probs"]
+    rows, tokens = log_probs.shape
+    if not (log_probs[mask] < 0).all():
+        raise AbsentError("the scenario has a log-prob of 0 or more, which finite logits cannot yield")
+    size = rows * (tokens + 1)
+    ids = torch.arange(size).reshape(rows, tokens + 1)
+
+    def logits(sequences: Any) -> Any:
+        known = torch.where(mask, log_probs, -1.0).double()  # in float32, other tokens would be imprecise near 0
+        odds = known - torch.log(-torch.expm1(known) / (size - 1))
+        table = torch.zeros(size, size, dtype=torch.float64).index_put((ids[:, :-1], ids[:, 1:]), odds)
+        return table.to(log_probs.dtype)[sequences % size] * _TEMPERATURE
+
+    attended = torch.arange(tokens + 1)[None] >= tokens - every.sum(-1, keepdim=True)
+    fields = batch_fields(log_probs, mask.to(log_probs.dtype), sequences=ids, attention_mask=attended.long())
+    return {**fields, "response_mask": every.long()}, logits
+
+
+def _megatron_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one policy update of SkyRL's Megatron worker over the microbatches of one rank."""
+    mask, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
+    fields, logits = _megatron_fields(inputs, mask, mask)
+    fields |= {"action_log_probs": inputs["old_log_probs"], "advantages": inputs["advantages"]}
+    fields["advantages"] = _divide_advantages(boundary, inputs, fields)
+    if inputs["ref_log_probs"] is not None:
+        fields["base_action_log_probs"] = inputs["ref_log_probs"]
+    options, overrides = _override(boundary, inputs, _make_options(inputs, len(mask)))
+    ranks = _with_padding(boundary, inputs["padding_microbatches"])
+    options |= _layout_options(boundary, inputs)
+    with ranks, _megatron_worker(boundary, options, _Schedule(), logits) as worker:
+        answer = worker.forward_backward(training_batch(boundary, fields), **overrides)
+    reported = {"pg_loss": answer.metrics.get("policy_loss"), "kl_loss": answer.metrics.get("policy_kl")}
+    even = inputs["max_tokens_per_microbatch"] is None  # otherwise, rows are returned in the order of microbatches
+    rows = _log_probs_of(answer.loss_fn_outputs, log_probs) if even else None
+    return {**kit.gradients_of(inputs), **reported, "told_log_probs": rows}
+
+
+def _override(
+    boundary: Any, inputs: Mapping[str, Any], options: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return options, and arguments of the update. Arguments override clip bounds if the number of rows is odd.
+
+    The type of the loss stays an option, because ppo_policy_loss reads it from the configuration.
+    """
+    if len(inputs["log_probs"]) % 2 == 0 or "loss_fn_config" not in boundary.parameters:
+        return options, {}
+    names = {
+        name.removeprefix(f"{ALGORITHM}."): name
+        for name in options
+        if name.endswith(("clip_low", "clip_high", "ratio_c"))
+    }
+    config = {name: options.pop(path) for name, path in names.items()}
+    return options, {"loss_fn": options.get(f"{ALGORITHM}.policy_loss_type", "regular"), "loss_fn_config": config}
+
+
+def _megatron_recompute(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log-probs that SkyRL's Megatron worker recomputes for a batch."""
+    mask, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
+    fields, logits = _megatron_fields(inputs, mask, mask)
+    options = {"trainer.micro_forward_batch_size_per_gpu": inputs["micro_batch_size"] or len(mask)}
+    options["trainer.max_tokens_per_microbatch"] = inputs["max_tokens_per_microbatch"] or 0
+    ranks = _with_padding(boundary, inputs["padding_microbatches"])
+    options |= _layout_options(boundary, inputs)
+    with ranks, _megatron_worker(boundary, options, _Schedule(), logits) as worker:
+        return {"log_probs": worker._forward_logprobs(training_batch(boundary, fields)).to(log_probs.dtype)}
+
+
+def _megatron_supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Train on a batch with SkyRL's Megatron worker, and then evaluate it. Both losses must be equal."""
+    mask = inputs["response_mask"] != 0
+    fields, logits = _megatron_fields(inputs, mask, torch.ones_like(mask))
+    fields["loss_mask"] = _supervised_fields(inputs)["loss_mask"]
+    options, schedule = {**_limits(inputs), **_layout_options(boundary, inputs)}, _Schedule()
+    with _megatron_worker(boundary, options, schedule, logits) as worker:
+        trains = {"loss_fn": _NAME, "loss_fn_config": {"eps_clip_low": 0.25}}
+        answers = [worker.forward_backward(training_batch(boundary, fields), **trains)]
+        answers.append(worker.forward(training_batch(boundary, fields), **trains))
+    return _supervised_result(inputs, answers[boundary.path.endswith("MegatronPolicyWorkerBase.forward")])
+
+
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one step of SkyRL's Megatron worker. Return the routes that the stand-in routers replayed."""
     routes = inputs["expert_indices"]
@@ -511,6 +795,10 @@ def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         optional["router_padding_mask"] = torch.zeros(rows, length, dtype=torch.bool)  # every token has routes
     fields = batch_fields(log_probs, torch.ones_like(log_probs), **optional)
     options = {**NO_OTHER_TERM, "trainer.max_tokens_per_microbatch": inputs["max_tokens_per_microbatch"]}
+    # Batches with an odd number of rows are packed. No row has padding, so the number of tokens is the same.
+    options["trainer.remove_microbatch_padding"] = rows % 2 == 1 and hasattr(
+        boundary.imported[MEGATRON_UTILS], "PackedSeqParams"
+    )
     ranks = other_ranks_have(boundary, inputs["padding_microbatches"])
     with ranks, _megatron_worker(boundary, options, schedule, logits, layers) as worker:
         training = boundary.function.__name__ == "forward_backward_mini_batch"
@@ -556,6 +844,49 @@ def _megatron(
     )
 
 
+_LAYOUTS = {"packed": (False, True), "fused_head": (False, True)}
+_POLICY = f"{MEGATRON_WORKER}.MegatronPolicyWorkerBase"
+
+
+def _of_megatron(
+    path: str, contract: str, call: Callable[..., Any], fixed: Mapping[str, Any], *dialects: Dialect, **accepts: Any
+) -> Binding:
+    """Bind a function of SkyRL's Megatron worker in all layouts."""
+    return Binding(
+        path,
+        contract,
+        call=call,
+        imports=(*WITH_MEGATRON, WRAPPER),
+        stand_ins=(*_MEGATRON, RANKS),
+        fixed=fixed,
+        accepts={**_LAYOUTS, **accepts},
+        requires=(REPLAY,),
+        dtypes=SINGLE,
+        dialects=dialects,
+    )
+
+
+_MEGATRON_UPDATES = (
+    *(
+        _of_megatron(
+            path, "policy_update", _megatron_update, {"dp_size": 1, "entropies": None}, *_UPDATE_DIALECTS,
+            response_mask=("full", "left"), kl_estimator=("k1", "k2", "k3"), loss_agg_mode=tuple(REDUCTIONS),
+            loss_scale_factor=(8, 3), **_UNEVEN,
+        )
+        for path in (f"{WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch",)
+    ),
+    *(
+        _of_megatron(
+            path, "recomputed_log_probs", _megatron_recompute, {"entropies": None},
+            response_mask=("full", "left", "left"), **_UNEVEN,
+        )
+        for path in (f"{WRAPPER}.MegatronModelWrapper.forward",)
+    ),
+    *(
+        _of_megatron(path, "supervised_update", _megatron_supervised, _SUPERVISED)
+        for path in (f"{WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch", f"{_POLICY}.forward")
+    ),
+)  # fmt: skip
 _MEGATRON = (
     _megatron("forward_backward_mini_batch", "rollout_kl", _megatron_rollout_kl, _MEGATRON, *K3_IS_CUT),
     _megatron("forward_backward_mini_batch", "router_replay", _router_replay, _REPLAY),
@@ -563,4 +894,4 @@ _MEGATRON = (
 )
 
 
-BINDINGS = (*_WORKERS, *_UPDATES, *_MEGATRON)
+BINDINGS = (*_WORKERS, *_UPDATES, *_MORE, *_MEGATRON_UPDATES, *_MEGATRON)

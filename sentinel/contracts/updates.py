@@ -216,6 +216,15 @@ WITH_IMAGES = Input(
     "with_images", "boolean", "whether each row has an image, and positions with channels", default=False
 )
 
+#: A search varies these inputs only for bindings that list their values in ``accepts``.
+PACKED = Input("packed", "boolean", "whether the worker packs the rows of a microbatch without padding", default=False)
+FUSED_HEAD = Input(
+    "fused_head",
+    "boolean",
+    "whether the model returns hidden states, and the worker applies the output layer to them in chunks",
+    default=False,
+)
+
 POLICY_UPDATE = Contract(
     name="policy_update",
     summary="a policy update: from a batch through mini-batches, ranks and microbatches to the optimizer",
@@ -270,6 +279,8 @@ POLICY_UPDATE = Contract(
         PADDING_MICROBATCHES,
         KEEPS_OLD_LOG_PROBS,
         WITH_IMAGES,
+        PACKED,
+        FUSED_HEAD,
         dialect(
             "empty_rows",
             "absent",
@@ -356,6 +367,8 @@ RECOMPUTED_LOG_PROBS = Contract(
         replace(CUTTING[-1], choices=(None, 8, 8, 8)),
         PADDING_MICROBATCHES,
         WITH_IMAGES,
+        PACKED,
+        FUSED_HEAD,
     ),
     observes=(
         Observed("log_probs", "the log-prob of each response token; 0 elsewhere", TOKENS),
@@ -428,6 +441,8 @@ SUPERVISED_UPDATE = Contract(
             (False, True),
         ),
         *CUTTING,
+        PACKED,
+        FUSED_HEAD,
         dialect(
             "first_token",
             "absent",

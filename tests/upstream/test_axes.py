@@ -14,6 +14,12 @@ from twins import Edit
 from sentinel.contracts.choices import Choices
 
 _ROLL, _ROLL_DATA = "roll/utils/functionals.py", "roll.distributed.scheduler.protocol.DataProto"
+_WRAPPER, _LAYOUT = (
+    f"skyrl/backends/skyrl_train/{path}.py"
+    for path in ("workers/megatron/megatron_model_wrapper", "distributed/megatron/model_utils")
+)
+_MEGATRON = f"{_WRAPPER.removesuffix('.py').replace('/', '.')}.MegatronModelWrapper"
+_WORKER = "skyrl.backends.skyrl_train.workers.worker"
 _AREAL, _AREAL_DATA = "areal/trainer/ppo/actor.py", "areal/utils/data.py"
 _GRPO = "areal.trainer.ppo.actor.grpo_loss_fn"
 _COLLATOR = "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__"
@@ -134,6 +140,79 @@ AXES = (
         "areal.engine.vllm_remote.VLLMBackend.build_generation_request",
         "sampling_request",
         ("areal/engine/vllm_remote.py", "base64_img = next(images)", "base64_img = req.image_data[0]"),
+    ),
+    Axis(
+        f"{_MEGATRON}.forward",
+        "recomputed_log_probs",
+        (_WRAPPER, "= sequences[attention_mask]\n", "= sequences[attention_mask].flip(0)\n"),
+        {"packed": True},
+    ),
+    Axis(
+        f"{_MEGATRON}.forward",
+        "recomputed_log_probs",
+        (
+            _LAYOUT,
+            "all_log_probs.append(log_probs)\n\n        # Defer",
+            "all_log_probs.append(2 * log_probs)\n\n        # Defer",
+        ),
+        {"fused_head": True},
+    ),
+    Axis(
+        f"{_MEGATRON}.forward_backward_mini_batch",
+        "policy_update",
+        (_LAYOUT, "grad_logits = softmax_output.neg_()", "grad_logits = softmax_output"),
+        {"fused_head": True, "packed": True},
+    ),
+    Axis(
+        f"{_MEGATRON}.forward_backward_mini_batch",
+        "supervised_update",
+        (_WRAPPER, "loss = policy_loss * grad_sum_correction_factor\n", "loss = policy_loss * 3 * num_microbatches\n"),
+    ),
+    Axis(
+        f"{_WORKER}.PolicyWorkerBase._forward_micro_with_loss",
+        "supervised_update",
+        (
+            f"{_WORKER.replace('.', '/')}.py",
+            '"loss": policy_loss.item(),\n            "resp',
+            '"loss": 0.0,\n            "resp',
+        ),
+    ),
+    Axis(
+        f"{_WORKER}.CriticWorkerBase.forward_backward",
+        "value_loss",
+        (f"{_WORKER.replace('.', '/')}.py", "scale = 1.0 / self._micro", "scale = 0.5 / self._micro"),
+    ),
+    Axis(
+        f"{_WORKER}.CriticWorkerBase.forward",
+        "critic_values",
+        (f"{_WORKER.replace('.', '/')}.py", 'value = value.to("cpu")', 'value = value.to("cpu").flip(0) * 2'),
+    ),
+    Axis(
+        "skyrl.train.generators.utils._merge_single_trajectory",
+        "collation",
+        (
+            "skyrl/train/generators/utils.py",
+            'acc_loss_mask = list(gen_out["loss_masks"][i])',
+            'acc_loss_mask = list(gen_out["loss_masks"][0])',
+        ),
+    ),
+    Axis(
+        "skyrl.train.generators.skyrl_gym_generator.SkyRLGymGenerator.generate",
+        "collation",
+        (
+            "skyrl/train/generators/skyrl_gym_generator.py",
+            "rewards.append(step_output.reward)",
+            "rewards.append(output.step_outputs[0].reward)",
+        ),
+    ),
+    Axis(
+        "skyrl.train.dataset.preprocess.convert_prompts_responses_to_batch_tensors",
+        "collation",
+        (
+            "skyrl/train/dataset/preprocess.py",
+            "padded[sample_index, left_pad:route_end] = sample_indices",
+            "padded[sample_index, : len(sample_indices)] = sample_indices",
+        ),
     ),
 )
 
