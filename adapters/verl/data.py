@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -48,11 +48,51 @@ def _select_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
 
 
+#: The contract's statistic -> metrics that verl's trainer aggregates in this way, by its rules for names.
+_METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
+    "mean": ("critic/score/mean", "training/off_policy/evicted_samples_staleness/mean", "actor/entropy"),
+    "sum": ("training/off_policy/evicted_samples", "timing_s/step", "perf/total_num_tokens"),
+    "max": ("critic/score/max", "response_length/max"),
+    "min": ("critic/score/min", "response_length/min"),
+    "range": ("global_seqlen/minmax_diff",),
+    "last": ("training/global_step", "actor/lr"),
+}
+
+
+def aggregated_name(inputs: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the metric that a scenario reports. The number of samples selects one of several names."""
+    several = names[inputs["statistic"]]
+    return several[sum(map(len, inputs["parts"])) % len(several)]
+
+
+def reported_of_part(name: str, statistic: str, part: list[float]) -> dict[str, float]:
+    """Return the metrics of one training step, whose samples have the values of ``part``."""
+    if statistic == "range":
+        of_parts = {"max": max(part), "min": min(part), "minmax_diff": max(part) - min(part)}
+        return {f"global_seqlen/{end}": value for end, value in of_parts.items()}
+    reads: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "max": max, "min": min, "last": _last}
+    value = reads[statistic](part) if statistic in reads else sum(part) / len(part)
+    if name.endswith("evicted_samples_staleness/mean"):  # weighted by the number of evicted samples
+        return {name: value, name.removesuffix("_staleness/mean"): float(len(part))}
+    return {name: value}
+
+
+def _last(part: list[float]) -> float:
+    return part[-1]
+
+
 def _aggregate_metrics(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    aggregator = boundary.owner()
-    for part in inputs["parts"]:
-        aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part))
-    return {"mean": boundary.function(aggregator)["critic/score/mean"]}
+    aggregator, chosen = boundary.owner(), inputs["statistic"]
+    name = aggregated_name(inputs, _METRIC_NAMES)
+    for number, part in enumerate(inputs["parts"]):
+        metrics = reported_of_part(name, chosen, part)
+        # Booleans are not reported. Every other step reports tensors.
+        made = {key: torch.tensor(value) if number % 2 else value for key, value in metrics.items()}
+        aggregator.add_step_metrics({"is_last": True, **made}, sample_count=len(part))
+    aggregated = boundary.function(aggregator)
+    if "is_last" in aggregated:
+        raise ValueError("a boolean was aggregated")
+    return {"mean": aggregated[name]}
 
 
 def _split_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,8 +202,18 @@ def _report_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("critic/").replace("/", "_"): value for name, value in metrics.items()}
 
 
+#: The contract's estimator -> the estimator's name in verl, if they differ.
+_ESTIMATORS = {"optimal_token_baseline": "tir_optimal_token_baseline"}
+#: The contract's input -> the column of verl's batch that only some estimators read.
+_COLUMNS = {
+    "reward_baselines": "reward_baselines",
+    "old_log_probs": "old_log_probs",
+    "sum_squared_probs": "sum_pi_squared",
+}
+
+
 def _compute_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GRPO advantages with the function that verl's trainer calls.
+    """Compute group-based advantages with the function that verl's trainer calls.
 
     Versions whose batches have no response mask derive it from the attention mask. Here, both masks are equal, because
     the batch has no prompt tokens.
@@ -175,8 +225,39 @@ def _compute_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     mask = inputs["response_mask"]
     tensors = {name: inputs[name] for name in ("token_level_rewards", "response_mask")}
     tensors |= {"responses": mask, "attention_mask": mask}
+    tensors |= {column: inputs[name] for name, column in _COLUMNS.items() if inputs[name] is not None}
     data = _proto(boundary, tensors, non_tensors={"uid": _numpy(inputs["group"])})
-    batch = boundary.invoke({}, data=data, adv_estimator="grpo", norm_adv_by_std_in_grpo=inputs["norm_by_std"])
+    estimator = _ESTIMATORS.get(inputs["estimator"], inputs["estimator"])
+    if estimator != "grpo" and not _lists_estimator(boundary, estimator):
+        raise AbsentError(f"this version's trainer has no estimator {estimator!r}")
+    batch = boundary.invoke({}, data=data, adv_estimator=estimator, norm_adv_by_std_in_grpo=inputs["norm_by_std"])
+    return {name: batch.batch[name] for name in ("advantages", "returns")}
+
+
+def _lists_estimator(boundary: Any, estimator: str) -> bool:
+    """Return True if this version's trainer finds the estimator in a registry, in which it is registered."""
+    return estimator in getattr(getattr(boundary.module, "core_algos", None), "ADV_ESTIMATOR_REGISTRY", {})
+
+
+def _compute_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute REINFORCE++ advantages with the function that verl's trainer calls."""
+    if not _lists_estimator(boundary, "reinforce_plus_plus"):
+        raise AbsentError("this version's trainer has no registry of estimators")
+    data = _proto(boundary, {name: inputs[name] for name in ("token_level_rewards", "response_mask")})
+    config = kit.Named(gamma=inputs["gamma"])
+    batch = boundary.invoke({}, data=data, adv_estimator="reinforce_plus_plus", config=config)
+    return {name: batch.batch[name] for name in ("advantages", "returns")}
+
+
+def _compute_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute GAE with the function that verl's trainer calls. The batch has no prompts, and no response mask."""
+    if "config" not in boundary.parameters:
+        raise AbsentError("this version's trainer derives GAE's mask in another way")
+    mask = inputs["response_mask"]
+    tensors = {name: inputs[name] for name in ("token_level_rewards", "values")}
+    data = _proto(boundary, {**tensors, "responses": mask, "attention_mask": mask})
+    names = kit.take_inputs(inputs, "gamma", "lam")
+    batch = boundary.invoke({}, data=data, adv_estimator="gae", config={}, **names)
     return {name: batch.batch[name] for name in ("advantages", "returns")}
 
 
@@ -245,7 +326,7 @@ _DATA = (
     Binding(f"{_METRICS}.bootstrap_metric", "call", call=_draw_after_bootstrap),
     Binding(
         "verl.trainer.ppo.v1.utils.MetricsAggregator.get_aggregated_metrics", "mean_of_parts", call=_aggregate_metrics,
-        fixed={"missing": False},
+        fixed={"missing": False}, accepts={"statistic": tuple(_METRIC_NAMES)},
     ),
     Binding(
         f"{_METRICS}.compute_data_metrics", "batch_report", formerly=(f"{_TRAINER}.compute_data_metrics",),
@@ -257,11 +338,31 @@ _DATA = (
     ),
     Binding(
         f"{_TRAINER}.compute_advantage", "group_advantage", call=_compute_advantages, imports=(_PROTOCOL,),
-        fixed={"estimator": "grpo", "epsilon": None},
+        fixed={"epsilon": None},
+        accepts={"estimator": ("grpo", "rloo", "opo", "remax", "optimal_token_baseline")},
         dialects=(
             Dialect(
                 "group_of_one", "score", "a response alone in its group has the baseline 0",
                 f"{MAIN}/trainer/ppo/core_algos.py#L316",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_TRAINER}.compute_advantage", "discounted_return", call=_compute_returns, imports=(_PROTOCOL,),
+        fixed={"kl": None, "kl_coef": 0.0},
+        dialects=(
+            Dialect(
+                "whiten", True, "the estimator whitens its returns over the batch",
+                f"{MAIN}/trainer/ppo/core_algos.py#L728",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_TRAINER}.compute_advantage", "generalised_advantage", call=_compute_gae, imports=(_PROTOCOL,),
+        dialects=(
+            Dialect(
+                "whiten", True, "the estimator whitens its advantages over the batch",
+                f"{MAIN}/trainer/ppo/core_algos.py#L262",
             ),
         ),
     ),
