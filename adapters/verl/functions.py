@@ -467,6 +467,26 @@ def _stacked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [{name: column[row] for name, column in batch.items()} for row in range(len(inputs["samples"]))]}
 
 
+def _images_of_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return each row's image, video and sound tensors from the columns that verl concatenates over rows.
+
+    Rows without media are between the rows. If there are two rows, verl selects them by their indices.
+    """
+    samples = inputs["samples"]
+    rows = [{name: value[None] for name, value in sample.items()} for sample in samples]
+    # The model pads sounds, which have different lengths, to the longest one.
+    batch = [one for row in rows for one in (None, row)]
+    chosen = [2 * row + 1 for row in range(len(rows))] if len(rows) == 2 else None
+    columns = boundary.function(batch, chosen)
+    sizes = {name: [value.shape[-1] for value in (sample[name] for sample in samples)] for name in samples[0]}
+    return {
+        "samples": [
+            {name: columns[name][row][..., : sizes[name][row]] for name in sizes if name in columns}
+            for row in range(len(rows))
+        ]
+    }
+
+
 def _preference_items(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the items of verl's dataset of preference pairs.
 
@@ -540,6 +560,10 @@ _PADDED = (
     _collates(f"{_PADDING}.response_to_nested", _responses),
     _collates(f"{_PADDING}.left_right_2_no_padding", _to_nested, "input_ids", "position_ids", imports=(_TENSORDICT,)),
     _collates("verl.utils.dataset.rl_dataset.collate_fn", _stacked, "label", others=_TWO),
+    _collates(
+        "verl.utils.model.extract_multi_modal_inputs", _images_of_rows, "input_features",
+        others={"pixel_values": {"kind": "tensor", "dtype": "float32", "shape": [2, 3]}},
+    ),
     _collates(f"{_OF_RM}.__getitem__", _preference_items, "prompt", "chosen", "rejected"),
     *(
         Binding(
