@@ -101,10 +101,31 @@ def _split_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     batch = tensordict.TensorDict({"attention_mask": mask, "input_ids": mask, "places": places}, batch_size=[len(mask)])
-    parts, places_of = boundary.function(batch, max_token_len=inputs["max_tokens_per_microbatch"])
+    options = _rules_for_microbatches(boundary, inputs)
+    parts, places_of = boundary.function(batch, max_token_len=inputs["max_tokens_per_microbatch"], **options)
     rows = [part["places"].tolist() for part in parts]
-    # No microbatches are returned if verl reports other rows than they contain.
-    return {"parts": rows if rows == [list(part) for part in places_of] else []}
+    right = rows == [list(part) for part in places_of]
+    if "force_group_size" in options:
+        right &= all(row ^ 1 in part for part in rows for row in part)
+    # No microbatches are returned if verl reports other rows than they contain, separates a pair, or makes too few.
+    return {"parts": rows if right and len(rows) >= options.get("min_num_micro_batch", 1) else []}
+
+
+def _rules_for_microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """Return further rules that verl's microbatches must obey.
+
+    Without stages, the rows of a pair stay together if any two rows fit into a microbatch. Otherwise, there are at
+    least two microbatches.
+    """
+    rows, width = inputs["attention_mask"].shape
+    if inputs["stages"] > 1:
+        return {"num_batches_divided_by": inputs["stages"]}
+    rules = {}
+    if rows % 2 == 0 and inputs["max_tokens_per_microbatch"] >= rows * width:
+        rules = {"force_group_size": 2}
+    elif rows > 1:
+        rules = {"min_num_micro_batch": 2}
+    return {name: value for name, value in rules.items() if name in boundary.parameters}
 
 
 def _collate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,6 +282,14 @@ def _compute_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: batch.batch[name] for name in ("advantages", "returns")}
 
 
+def _number_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    labels = inputs["labels"]
+    # An odd number of numeric labels is passed as a tensor.
+    if len(labels) % 2 and labels.dtype != object:
+        labels = torch.from_numpy(labels)
+    return {"numbers": boundary.function(labels, device="cpu")}
+
+
 def _filter_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rows of the groups that verl's dynamic sampling keeps."""
     rewards, groups = inputs["rewards"].tolist(), kit.rows_of_groups(inputs["group"])
@@ -296,7 +325,7 @@ _DATA = (
     Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_select_rows, imports=(_PROTOCOL,)),
     Binding(
         f"{_BALANCING}.rearrange_micro_batches", "microbatch_packing", call=_split_batch,
-        accepts={"attention_mask": ("full", "right")},
+        accepts={"attention_mask": ("full", "right"), "stages": (1, 2)},
     ),
     Binding(
         f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch", "collation", call=_collate,
@@ -334,7 +363,7 @@ _DATA = (
     ),
     Binding(
         "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",),
-        call=partial(kit.call_with, device="cpu"),
+        call=_number_groups,
     ),
     Binding(
         f"{_TRAINER}.compute_advantage", "group_advantage", call=_compute_advantages, imports=(_PROTOCOL,),

@@ -351,6 +351,19 @@ def _pad_columns(boundary: Any, values: Any, size: int) -> Any:
     return boundary.function(values.T, torch.tensor([0, values.shape[1]]), values.shape[1], size)[0].T
 
 
+def _pad_with_positions(boundary: Any, values: Any, size: int) -> Any:
+    """Pad packed rows with verl, which also pads their positions. There are three channels if the width is even.
+
+    No value is returned unchanged if the positions of the padding do not restart at 0.
+    """
+    shape = (3, 1, -1) if values.shape[1] % 2 == 0 else (1, -1)
+    positions = torch.arange(values.shape[1]).expand(*shape)
+    padded, made = boundary.function(values, positions, size)[:2]
+    beyond = padded.shape[1] - values.shape[1]
+    right = torch.equal(made, torch.cat((positions, torch.arange(beyond).expand(*shape)), -1))
+    return padded if right else padded - 1
+
+
 def _masks(mask: Callable[[Any, Any, int], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"response_mask": mask(boundary, inputs["lengths"], inputs["response_length"])}
 
@@ -532,10 +545,10 @@ _PADDED = (
         )
         for path, pads in (
             ("verl.utils.model.pad_packed_inputs", _pad_columns),
-            (f"{_ULYSSES}.ulysses_pad", lambda boundary, values, size: boundary.function(values, None, size)[0]),
+            (f"{_ULYSSES}.ulysses_pad", _pad_with_positions),
             (
                 "verl.workers.engine.utils.pad_packed_inputs",
-                lambda boundary, values, size: boundary.function(values, None, size - values.shape[1])[0],
+                lambda boundary, values, size: _pad_with_positions(boundary, values, size - values.shape[1]),
             ),
             (
                 f"{_ULYSSES}._pad_tensor",
