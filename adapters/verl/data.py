@@ -168,12 +168,39 @@ def _item_of_row(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> An
         return boundary.function(kit.make_unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
 
 
+class _NeedsUser:
+    """A tokenizer whose chat template rejects chats without a user message, as the template of Qwen3.5 does."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+        if all(message["role"] != "user" for message in messages):
+            raise ValueError("the chat has no user message")
+        return self._tokenizer.apply_chat_template(messages, **options)
+
+
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a chat's token ids, and the mask of the tokens that receive a gradient in verl."""
+    """Return a chat's token ids, and the mask of the tokens that receive a gradient in verl.
+
+    If the number of messages is odd, the template rejects chats without a user message.
+    """
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
         raise AbsentError("this version has no DatasetPadMode or no function extract_system_prompt_and_generation")
     tokenizer, messages = chat(inputs)
+    templates = getattr(boundary.module, "apply_chat_template", None)
+    handles = templates is not None and "dummy_user" in kit.source_of(templates)
+    if (
+        handles
+        and len(messages) % 2
+        and not inputs["default_system"]
+        and any(one["role"] == "user" for one in messages)
+    ):
+        tokenizer = _NeedsUser(tokenizer)
     system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
     item = _item_of_row(
         boundary,
