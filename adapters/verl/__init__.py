@@ -14,6 +14,7 @@ from typing import Any
 from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, Registry, Target, UnknownInputError
 from sentinel.binding import kit
 from sentinel.binding.families import MASKED_STATISTICS, group_advantage, masked_statistic, policy_loss
+from sentinel.binding.kit import torch
 
 from . import agents, containers, data, functions, packing, rewards, schedules, updates
 from .shared import CPU
@@ -75,6 +76,33 @@ def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(rest, config=_algo_config(boundary, {"norm_adv_by_std_in_grpo": rest.pop("norm_by_std")}))
 
 
+def _with_components(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+    """Call GDPO. If there are several reward components, they are passed as verl's reward manager returns them.
+
+    The weights are passed only if they are not all 1, which is the default.
+    """
+    scores, mask, weights = inputs["component_scores"], inputs["response_mask"], inputs["component_weights"]
+    rest = {name: value for name, value in inputs.items() if not name.startswith("component")}
+    if scores is None:
+        return _call_estimator((), boundary, rest)
+    if "non_tensor_batch" not in boundary.parameters:
+        raise AbsentError("this version's GDPO has no reward components")
+    there = (mask != 0).long()
+    # A response ends at its last valid token; a rejected response has only masked tokens.
+    ends = torch.where(there.any(-1), there.shape[1] - there.flip(-1).argmax(-1), there.shape[1])
+    attended = (torch.arange(there.shape[1]) < ends[:, None]).long()
+    names = [f"component {number}" for number in range(len(scores))]
+    config = {"gdpo_reward_keys": names}
+    if any(weight != 1 for weight in weights):
+        config["gdpo_reward_weights"] = weights
+    more = {
+        "config": config,
+        "non_tensor_batch": {name: row.float().numpy() for name, row in zip(names, scores)},
+        "batch": {"prompts": there[:, :1], "attention_mask": kit.prepend_prompt(attended)},
+    }
+    return boundary.invoke(_with_numpy_groups(rest), **more)
+
+
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "config" not in boundary.parameters:
         return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "response_mask", "gamma"))
@@ -109,7 +137,10 @@ _OUTCOMES = (
     ),
     _outcome("compute_grpo_passk_outcome_advantage", "passk", ("epsilon", "norm_by_std"), call=_pass_at_k),
     _outcome("compute_reinforce_plus_plus_baseline_outcome_advantage", "reinforce_plus_plus_baseline", (), _alone(573)),
-    _outcome("compute_gdpo_outcome_advantage", "gdpo", ("epsilon", "norm_by_std"), _alone(316)),
+    _outcome(
+        "compute_gdpo_outcome_advantage", "gdpo", ("epsilon", "norm_by_std"), _alone(316), call=_with_components,
+        accepts={"components": (1, 2, 3)},
+    ),
     _outcome(
         "compute_rloo_outcome_advantage", "rloo", (), _alone(623),
         twins=(f"{_CORE}.compute_rloo_vectorized_outcome_advantage",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -48,11 +48,51 @@ def _select_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
 
 
+#: The contract's statistic -> metrics that verl's trainer aggregates in this way, by its rules for names.
+_METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
+    "mean": ("critic/score/mean", "training/off_policy/evicted_samples_staleness/mean", "actor/entropy"),
+    "sum": ("training/off_policy/evicted_samples", "timing_s/step", "perf/total_num_tokens"),
+    "max": ("critic/score/max", "response_length/max"),
+    "min": ("critic/score/min", "response_length/min"),
+    "range": ("global_seqlen/minmax_diff",),
+    "last": ("training/global_step", "actor/lr"),
+}
+
+
+def aggregated_name(inputs: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the metric that a scenario reports. The number of samples selects one of several names."""
+    several = names[inputs["statistic"]]
+    return several[sum(map(len, inputs["parts"])) % len(several)]
+
+
+def reported_of_part(name: str, statistic: str, part: list[float]) -> dict[str, float]:
+    """Return the metrics of one training step, whose samples have the values of ``part``."""
+    if statistic == "range":
+        of_parts = {"max": max(part), "min": min(part), "minmax_diff": max(part) - min(part)}
+        return {f"global_seqlen/{end}": value for end, value in of_parts.items()}
+    reads: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "max": max, "min": min, "last": _last}
+    value = reads[statistic](part) if statistic in reads else sum(part) / len(part)
+    if name.endswith("evicted_samples_staleness/mean"):  # weighted by the number of evicted samples
+        return {name: value, name.removesuffix("_staleness/mean"): float(len(part))}
+    return {name: value}
+
+
+def _last(part: list[float]) -> float:
+    return part[-1]
+
+
 def _aggregate_metrics(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    aggregator = boundary.owner()
-    for part in inputs["parts"]:
-        aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part))
-    return {"mean": boundary.function(aggregator)["critic/score/mean"]}
+    aggregator, chosen = boundary.owner(), inputs["statistic"]
+    name = aggregated_name(inputs, _METRIC_NAMES)
+    for number, part in enumerate(inputs["parts"]):
+        metrics = reported_of_part(name, chosen, part)
+        # Booleans are not reported. Every other step reports tensors.
+        made = {key: torch.tensor(value) if number % 2 else value for key, value in metrics.items()}
+        aggregator.add_step_metrics({"is_last": True, **made}, sample_count=len(part))
+    aggregated = boundary.function(aggregator)
+    if "is_last" in aggregated:
+        raise ValueError("a boolean was aggregated")
+    return {"mean": aggregated[name]}
 
 
 def _split_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,10 +101,31 @@ def _split_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     batch = tensordict.TensorDict({"attention_mask": mask, "input_ids": mask, "places": places}, batch_size=[len(mask)])
-    parts, places_of = boundary.function(batch, max_token_len=inputs["max_tokens_per_microbatch"])
+    options = _rules_for_microbatches(boundary, inputs)
+    parts, places_of = boundary.function(batch, max_token_len=inputs["max_tokens_per_microbatch"], **options)
     rows = [part["places"].tolist() for part in parts]
-    # No microbatches are returned if verl reports other rows than they contain.
-    return {"parts": rows if rows == [list(part) for part in places_of] else []}
+    right = rows == [list(part) for part in places_of]
+    if "force_group_size" in options:
+        right &= all(row ^ 1 in part for part in rows for row in part)
+    # No microbatches are returned if verl reports other rows than they contain, separates a pair, or makes too few.
+    return {"parts": rows if right and len(rows) >= options.get("min_num_micro_batch", 1) else []}
+
+
+def _rules_for_microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, int]:
+    """Return further rules that verl's microbatches must obey.
+
+    Without stages, the rows of a pair stay together if any two rows fit into a microbatch. Otherwise, there are at
+    least two microbatches.
+    """
+    rows, width = inputs["attention_mask"].shape
+    if inputs["stages"] > 1:
+        return {"num_batches_divided_by": inputs["stages"]}
+    rules = {}
+    if rows % 2 == 0 and inputs["max_tokens_per_microbatch"] >= rows * width:
+        rules = {"force_group_size": 2}
+    elif rows > 1:
+        rules = {"min_num_micro_batch": 2}
+    return {name: value for name, value in rules.items() if name in boundary.parameters}
 
 
 def _collate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,12 +168,39 @@ def _item_of_row(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> An
         return boundary.function(kit.make_unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
 
 
+class _NeedsUser:
+    """A tokenizer whose chat template rejects chats without a user message, as the template of Qwen3.5 does."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+        if all(message["role"] != "user" for message in messages):
+            raise ValueError("the chat has no user message")
+        return self._tokenizer.apply_chat_template(messages, **options)
+
+
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a chat's token ids, and the mask of the tokens that receive a gradient in verl."""
+    """Return a chat's token ids, and the mask of the tokens that receive a gradient in verl.
+
+    If the number of messages is odd, the template rejects chats without a user message.
+    """
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
         raise AbsentError("this version has no DatasetPadMode or no function extract_system_prompt_and_generation")
     tokenizer, messages = chat(inputs)
+    templates = getattr(boundary.module, "apply_chat_template", None)
+    handles = templates is not None and "dummy_user" in kit.source_of(templates)
+    if (
+        handles
+        and len(messages) % 2
+        and not inputs["default_system"]
+        and any(one["role"] == "user" for one in messages)
+    ):
+        tokenizer = _NeedsUser(tokenizer)
     system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
     item = _item_of_row(
         boundary,
@@ -162,8 +250,18 @@ def _report_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix("critic/").replace("/", "_"): value for name, value in metrics.items()}
 
 
+#: The contract's estimator -> the estimator's name in verl, if they differ.
+_ESTIMATORS = {"optimal_token_baseline": "tir_optimal_token_baseline"}
+#: The contract's input -> the column of verl's batch that only some estimators read.
+_COLUMNS = {
+    "reward_baselines": "reward_baselines",
+    "old_log_probs": "old_log_probs",
+    "sum_squared_probs": "sum_pi_squared",
+}
+
+
 def _compute_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute GRPO advantages with the function that verl's trainer calls.
+    """Compute group-based advantages with the function that verl's trainer calls.
 
     Versions whose batches have no response mask derive it from the attention mask. Here, both masks are equal, because
     the batch has no prompt tokens.
@@ -175,9 +273,48 @@ def _compute_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     mask = inputs["response_mask"]
     tensors = {name: inputs[name] for name in ("token_level_rewards", "response_mask")}
     tensors |= {"responses": mask, "attention_mask": mask}
+    tensors |= {column: inputs[name] for name, column in _COLUMNS.items() if inputs[name] is not None}
     data = _proto(boundary, tensors, non_tensors={"uid": _numpy(inputs["group"])})
-    batch = boundary.invoke({}, data=data, adv_estimator="grpo", norm_adv_by_std_in_grpo=inputs["norm_by_std"])
+    estimator = _ESTIMATORS.get(inputs["estimator"], inputs["estimator"])
+    if estimator != "grpo" and not _lists_estimator(boundary, estimator):
+        raise AbsentError(f"this version's trainer has no estimator {estimator!r}")
+    batch = boundary.invoke({}, data=data, adv_estimator=estimator, norm_adv_by_std_in_grpo=inputs["norm_by_std"])
     return {name: batch.batch[name] for name in ("advantages", "returns")}
+
+
+def _lists_estimator(boundary: Any, estimator: str) -> bool:
+    """Return True if this version's trainer finds the estimator in a registry, in which it is registered."""
+    return estimator in getattr(getattr(boundary.module, "core_algos", None), "ADV_ESTIMATOR_REGISTRY", {})
+
+
+def _compute_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute REINFORCE++ advantages with the function that verl's trainer calls."""
+    if not _lists_estimator(boundary, "reinforce_plus_plus"):
+        raise AbsentError("this version's trainer has no registry of estimators")
+    data = _proto(boundary, {name: inputs[name] for name in ("token_level_rewards", "response_mask")})
+    config = kit.Named(gamma=inputs["gamma"])
+    batch = boundary.invoke({}, data=data, adv_estimator="reinforce_plus_plus", config=config)
+    return {name: batch.batch[name] for name in ("advantages", "returns")}
+
+
+def _compute_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute GAE with the function that verl's trainer calls. The batch has no prompts, and no response mask."""
+    if "config" not in boundary.parameters:
+        raise AbsentError("this version's trainer derives GAE's mask in another way")
+    mask = inputs["response_mask"]
+    tensors = {name: inputs[name] for name in ("token_level_rewards", "values")}
+    data = _proto(boundary, {**tensors, "responses": mask, "attention_mask": mask})
+    names = kit.take_inputs(inputs, "gamma", "lam")
+    batch = boundary.invoke({}, data=data, adv_estimator="gae", config={}, **names)
+    return {name: batch.batch[name] for name in ("advantages", "returns")}
+
+
+def _number_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    labels = inputs["labels"]
+    # An odd number of numeric labels is passed as a tensor.
+    if len(labels) % 2 and labels.dtype != object:
+        labels = torch.from_numpy(labels)
+    return {"numbers": boundary.function(labels, device="cpu")}
 
 
 def _filter_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,7 +352,7 @@ _DATA = (
     Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_select_rows, imports=(_PROTOCOL,)),
     Binding(
         f"{_BALANCING}.rearrange_micro_batches", "microbatch_packing", call=_split_batch,
-        accepts={"attention_mask": ("full", "right")},
+        accepts={"attention_mask": ("full", "right"), "stages": (1, 2)},
     ),
     Binding(
         f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch", "collation", call=_collate,
@@ -245,7 +382,7 @@ _DATA = (
     Binding(f"{_METRICS}.bootstrap_metric", "call", call=_draw_after_bootstrap),
     Binding(
         "verl.trainer.ppo.v1.utils.MetricsAggregator.get_aggregated_metrics", "mean_of_parts", call=_aggregate_metrics,
-        fixed={"missing": False},
+        fixed={"missing": False}, accepts={"statistic": tuple(_METRIC_NAMES)},
     ),
     Binding(
         f"{_METRICS}.compute_data_metrics", "batch_report", formerly=(f"{_TRAINER}.compute_data_metrics",),
@@ -253,15 +390,35 @@ _DATA = (
     ),
     Binding(
         "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",),
-        call=partial(kit.call_with, device="cpu"),
+        call=_number_groups,
     ),
     Binding(
         f"{_TRAINER}.compute_advantage", "group_advantage", call=_compute_advantages, imports=(_PROTOCOL,),
-        fixed={"estimator": "grpo", "epsilon": None},
+        fixed={"epsilon": None},
+        accepts={"estimator": ("grpo", "rloo", "opo", "remax", "optimal_token_baseline")},
         dialects=(
             Dialect(
                 "group_of_one", "score", "a response alone in its group has the baseline 0",
                 f"{MAIN}/trainer/ppo/core_algos.py#L316",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_TRAINER}.compute_advantage", "discounted_return", call=_compute_returns, imports=(_PROTOCOL,),
+        fixed={"kl": None, "kl_coef": 0.0},
+        dialects=(
+            Dialect(
+                "whiten", True, "the estimator whitens its returns over the batch",
+                f"{MAIN}/trainer/ppo/core_algos.py#L728",
+            ),
+        ),
+    ),
+    Binding(
+        f"{_TRAINER}.compute_advantage", "generalised_advantage", call=_compute_gae, imports=(_PROTOCOL,),
+        dialects=(
+            Dialect(
+                "whiten", True, "the estimator whitens its advantages over the batch",
+                f"{MAIN}/trainer/ppo/core_algos.py#L262",
             ),
         ),
     ),

@@ -14,6 +14,7 @@ from sentinel.binding.families import BOXES, LAYOUTS, LEARNING_RATE, MASKED_STAT
 from sentinel.binding.kit import torch
 
 from .containers import CONTAINER
+from .data import aggregated_name, reported_of_part
 from .shared import CPU, MAIN
 
 _TORCH, _PADDING = "verl.utils.torch_functional", "verl.workers.utils.padding"
@@ -200,27 +201,94 @@ def _flat(inputs: Mapping[str, Any]) -> list[float]:
 
 
 def _reduced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"mean": boundary.function({"loss": _flat(inputs)})["loss"]}
+    key = {"mean": "loss"}.get(inputs["statistic"], inputs["statistic"])
+    return {"mean": boundary.function({key: _flat(inputs)})[key]}
 
 
 def _mean_of_metric(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Add values to a verl ``Metric`` with ``append`` or ``extend``, and return the metric's mean."""
-    metric = boundary.owner("mean")
-    for part in inputs["parts"] if boundary.path.endswith("extend") else _flat(inputs):
+    parts = inputs["parts"] if boundary.path.endswith("extend") else _flat(inputs)
+    metric = boundary.owner(inputs["statistic"])
+    for number, part in enumerate(parts):
+        if number % 2:  # every other part is a metric itself
+            other = boundary.owner(inputs["statistic"])
+            boundary.function(other, part)
+            part = other
         boundary.function(metric, part)
     return {"mean": metric.aggregate()}
 
 
 def _over_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    return {"mean": boundary.owner.aggregate_dp([boundary.owner("mean", value) for value in _flat(inputs)])}
+    ranks = [boundary.owner(inputs["statistic"], value) for value in _flat(inputs)]
+    return {"mean": boundary.owner.aggregate_dp(ranks)}
+
+
+def _rate_accepted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return verl's mean rate of accepted draft tokens. A sample without a value is a padded row.
+
+    If the number of samples is odd, the rate is read from the mean number of tokens per verification.
+    """
+    import numpy
+
+    values = _flat(inputs)
+    there = numpy.array([value is not None for value in values])
+    accepted = numpy.array([value or 0.0 for value in values])
+    # Samples without an accepted token have no draft in every other scenario. Their rate is 0.
+    drafts = accepted if len(inputs["parts"]) % 2 else accepted * 0 + 1
+    mask = None if there.all() else there
+    made = boundary.function(drafts, list(accepted), accepted * 0 + 1, mask)
+    rate, length = made["rollout/spec_accept_rate"], made["rollout/spec_accept_length"]
+    return {"mean": length - 1 if len(values) % 2 else rate}
+
+
+#: The contract's statistic -> metrics that the asynchronous trainer aggregates in this way, by its rules for names.
+_METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
+    "mean": (
+        "score/weighted",
+        "perf/throughput",
+        "fully_async/trainer/idle_ratio",
+        "dynamic_resource/train_resource_utilization",
+    ),
+    "sum": ("timing_s/step", "perf/total_num_tokens", "dynamic_resource/train_compute_time_s"),
+    "max": ("critic/score/max", "timing_s/agent_loop/tool_calls/max"),
+    "min": ("critic/score/min", "timing_s/agent_loop/tool_calls/min"),
+    "range": ("global_seqlen/minmax_diff",),
+    "last": ("training/global_step", "fully_async/count/current_param_version"),
+    "mean_of_means": ("critic/score/mean", "actor/entropy"),
+}
+
+
+def _total(part: list[float]) -> float:
+    return sum(part)
+
+
+def _count(part: list[float]) -> float:
+    return float(len(part))
+
+
+#: Metrics that are ratios of totals. With the sum and the number of samples as totals, the ratio is the mean.
+_RATIOS: Mapping[str, Mapping[str, Callable[[list[float]], float]]] = {
+    "perf/throughput": {"perf/throughput": _total, "perf/total_num_tokens": _total, "perf/time_per_step": _count},
+    "fully_async/trainer/idle_ratio": {"timing_s/gen": _total, "timing_s/step": _count},
+    "dynamic_resource/train_resource_utilization": {
+        "dynamic_resource/train_compute_time_s": _total,
+        "dynamic_resource/train_allocated_time_s": _count,
+    },
+}
 
 
 def _aggregate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    aggregator = boundary.owner(total_gpus=1)
-    for part in inputs["parts"]:
-        aggregator.add_step_metrics({"score/weighted": sum(part) / len(part)}, len(part), 0.0)
-    with kit.swap(aggregator, "aggregation_rules", {"weighted_avg": ["score/weighted"]}):
-        return {"mean": boundary.function(aggregator)["score/weighted"]}
+    aggregator, chosen = boundary.owner(total_gpus=1), inputs["statistic"]
+    name, rules = aggregated_name(inputs, _METRIC_NAMES), dict(aggregator.aggregation_rules)
+    if name == "score/weighted":
+        rules["weighted_avg"] = [name]
+    ratio = _RATIOS.get(name, {})
+    for number, part in enumerate(inputs["parts"]):
+        metrics = {key: read(part) for key, read in ratio.items()} or reported_of_part(name, chosen, part)
+        made = {key: torch.tensor(value) if number % 2 else value for key, value in metrics.items()}
+        aggregator.add_step_metrics(made, len(part))
+    with kit.swap(aggregator, "aggregation_rules", rules):
+        return {"mean": boundary.function(aggregator)[name]}
 
 
 def _validation_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,6 +300,8 @@ def _validation_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 _NO_GAPS = {"missing": False}
+_SIMPLE = {"statistic": ("mean", "max", "min")}
+_WITH_SUM = {"statistic": (*_SIMPLE["statistic"], "sum")}
 _MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 _METRICS = (
     Binding(
@@ -251,15 +321,21 @@ _METRICS = (
         )
     ),
     *(
-        Binding(path, "mean_of_parts", call=call, fixed=_NO_GAPS)
-        for path, call in (
-            (f"{_METRIC}.reduce_metrics", _reduced), ("verl.trainer.ppo.metric_utils.reduce_metrics", _reduced),
-            (f"{_METRIC}.Metric.append", _mean_of_metric), (f"{_METRIC}.Metric.extend", _mean_of_metric),
-            (f"{_METRIC}.Metric.aggregate_dp", _over_ranks),
-            ("verl.experimental.fully_async_policy.detach_utils.MetricsAggregator.get_aggregated_metrics", _aggregate),
-            ("verl.trainer.ppo.metric_utils.process_validation_metrics", _validation_mean),
+        Binding(path, "mean_of_parts", call=call, fixed=_NO_GAPS, accepts=accepts)
+        for path, call, accepts in (
+            (f"{_METRIC}.reduce_metrics", _reduced, _SIMPLE),
+            ("verl.trainer.ppo.metric_utils.reduce_metrics", _reduced, _SIMPLE),
+            (f"{_METRIC}.Metric.append", _mean_of_metric, _WITH_SUM),
+            (f"{_METRIC}.Metric.extend", _mean_of_metric, _WITH_SUM),
+            (f"{_METRIC}.Metric.aggregate_dp", _over_ranks, _SIMPLE),
+            (
+                "verl.experimental.fully_async_policy.detach_utils.MetricsAggregator.get_aggregated_metrics",
+                _aggregate, {"statistic": tuple(_METRIC_NAMES)},
+            ),
+            ("verl.trainer.ppo.metric_utils.process_validation_metrics", _validation_mean, {}),
         )
     ),
+    Binding("verl.trainer.ppo.ray_trainer.compute_spec_decode_metrics", "mean_of_parts", call=_rate_accepted),
 )  # fmt: skip
 
 # -- padding, packing, collation ---------------------------------------------------------------------------------------
@@ -273,6 +349,19 @@ def _listed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _pad_columns(boundary: Any, values: Any, size: int) -> Any:
     # Transposed, because verl's function pads the first axis.
     return boundary.function(values.T, torch.tensor([0, values.shape[1]]), values.shape[1], size)[0].T
+
+
+def _pad_with_positions(boundary: Any, values: Any, size: int) -> Any:
+    """Pad packed rows with verl, which also pads their positions. There are three channels if the width is even.
+
+    No value is returned unchanged if the positions of the padding do not restart at 0.
+    """
+    shape = (3, 1, -1) if values.shape[1] % 2 == 0 else (1, -1)
+    positions = torch.arange(values.shape[1]).expand(*shape)
+    padded, made = boundary.function(values, positions, size)[:2]
+    beyond = padded.shape[1] - values.shape[1]
+    right = torch.equal(made, torch.cat((positions, torch.arange(beyond).expand(*shape)), -1))
+    return padded if right else padded - 1
 
 
 def _masks(mask: Callable[[Any, Any, int], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -391,6 +480,26 @@ def _stacked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [{name: column[row] for name, column in batch.items()} for row in range(len(inputs["samples"]))]}
 
 
+def _images_of_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return each row's image, video and sound tensors from the columns that verl concatenates over rows.
+
+    Rows without media are between the rows. If there are two rows, verl selects them by their indices.
+    """
+    samples = inputs["samples"]
+    rows = [{name: value[None] for name, value in sample.items()} for sample in samples]
+    # The model pads sounds, which have different lengths, to the longest one.
+    batch = [one for row in rows for one in (None, row)]
+    chosen = [2 * row + 1 for row in range(len(rows))] if len(rows) == 2 else None
+    columns = boundary.function(batch, chosen)
+    sizes = {name: [value.shape[-1] for value in (sample[name] for sample in samples)] for name in samples[0]}
+    return {
+        "samples": [
+            {name: columns[name][row][..., : sizes[name][row]] for name in sizes if name in columns}
+            for row in range(len(rows))
+        ]
+    }
+
+
 def _preference_items(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the items of verl's dataset of preference pairs.
 
@@ -436,10 +545,10 @@ _PADDED = (
         )
         for path, pads in (
             ("verl.utils.model.pad_packed_inputs", _pad_columns),
-            (f"{_ULYSSES}.ulysses_pad", lambda boundary, values, size: boundary.function(values, None, size)[0]),
+            (f"{_ULYSSES}.ulysses_pad", _pad_with_positions),
             (
                 "verl.workers.engine.utils.pad_packed_inputs",
-                lambda boundary, values, size: boundary.function(values, None, size - values.shape[1])[0],
+                lambda boundary, values, size: _pad_with_positions(boundary, values, size - values.shape[1]),
             ),
             (
                 f"{_ULYSSES}._pad_tensor",
@@ -464,6 +573,10 @@ _PADDED = (
     _collates(f"{_PADDING}.response_to_nested", _responses),
     _collates(f"{_PADDING}.left_right_2_no_padding", _to_nested, "input_ids", "position_ids", imports=(_TENSORDICT,)),
     _collates("verl.utils.dataset.rl_dataset.collate_fn", _stacked, "label", others=_TWO),
+    _collates(
+        "verl.utils.model.extract_multi_modal_inputs", _images_of_rows, "input_features",
+        others={"pixel_values": {"kind": "tensor", "dtype": "float32", "shape": [2, 3]}},
+    ),
     _collates(f"{_OF_RM}.__getitem__", _preference_items, "prompt", "chosen", "rejected"),
     *(
         Binding(

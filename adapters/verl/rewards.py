@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from sentinel import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import BOXES, NORMALISERS, rule_reward
 from sentinel.binding.kit import torch
@@ -180,8 +182,35 @@ def _token_rewards(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mappi
     itself = hasattr(boundary.module, "_select_rm_score_fn")
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
     own = {"ProcessPoolExecutor": _Threads, "_select_rm_score_fn": partial(_select_rule, score)}
-    with kit.swap_all(boundary.module, **own):
-        return {"token_level_rewards": boundary.function(manager, _make_batch(boundary, mask))}
+    data = _make_batch(boundary, mask)
+    # Half of the scenarios also print two responses of the data set, and read verl's record of all results.
+    records = "return_dict" in boundary.parameters and int((mask != 0).sum()) % 2 == 1
+    if records:
+        manager.num_examine = 2
+    if inputs["score_as"] is None:
+        _require_extraction(boundary)
+        data.batch["rm_scores"] = _place(inputs["rewards"], mask)
+        data.non_tensor_batch["acc"] = (inputs["rewards"] > 0).numpy()
+        data.meta_info["reward_extra_keys"] = ["acc"]
+    with kit.swap_all(boundary.module, **own), contextlib.redirect_stdout(io.StringIO()):
+        made = boundary.function(manager, data, **({"return_dict": True} if records else {}))
+    if not records:
+        return {"token_level_rewards": made}
+    further = made.get("reward_extra_info", {})
+    # No reward is right if verl returns further results of other responses.
+    wrong = "acc" in further and [bool(each > 0) for each in further["acc"]] != [bool(r > 0) for r in inputs["rewards"]]
+    return {"token_level_rewards": made["reward_tensor"] - (1e6 if wrong else 0.0)}
+
+
+def _require_extraction(boundary: Any) -> None:
+    if not hasattr(boundary.owner, "_extract_reward_from_rm_scores"):
+        raise AbsentError("this version's managers extract rewards in another way")
+
+
+def _place(rewards: Any, mask: Any) -> Any:
+    """Return token rewards: the reward of each response, on its last valid token."""
+    last = (mask != 0).sum(-1, keepdim=True) - 1
+    return torch.zeros(mask.shape).scatter(1, last, rewards[:, None].float())
 
 
 def _select_rule(score: Any, source: Any) -> Any:
@@ -248,11 +277,13 @@ def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _ENDS = {"response_mask": ("full", "right")}
+#: A manager returns the rewards that the batch already has. Then no rule is called.
+_GIVEN = {"score_as": ("number", "record", None)}
 
 
 def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
-    common: dict[str, Any] = {"imports": (_PROTOCOL,), "accepts": _ENDS}
-    return Binding(path, "token_reward", call=call, stand_ins=stand_ins, **common, **more)
+    accepts = {**_ENDS, **more.pop("accepts", {})}
+    return Binding(path, "token_reward", call=call, stand_ins=stand_ins, imports=(_PROTOCOL,), accepts=accepts, **more)
 
 
 # -- the overlong penalty ----------------------------------------------------------------------------------------------
@@ -269,8 +300,17 @@ def _penalise(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     options = _options(inputs)
     options["overlong_buffer_cfg"] = OmegaConf.create(options["overlong_buffer_cfg"])
+    logged = int((mask != 0).sum()) % 2 == 1
+    options["overlong_buffer_cfg"].log = logged
     manager = _manager(boundary.owner, _make_rule(inputs["rewards"], mask), **options)
-    return {"rewards": boundary.function(manager, _make_batch(boundary, mask)).sum(-1)}
+    if not logged:
+        return {"rewards": boundary.function(manager, _make_batch(boundary, mask)).sum(-1)}
+    made = boundary.function(manager, _make_batch(boundary, mask), return_dict=True)
+    penalties = torch.stack([torch.as_tensor(each).float() for each in made["reward_extra_info"]["overlong_reward"]])
+    rewards = made["reward_tensor"].sum(-1)
+    # No reward is right if the logged penalty is not its difference from the score.
+    wrong = not torch.allclose(rewards - inputs["rewards"], penalties, atol=1e-3)
+    return {"rewards": rewards - (1e6 if wrong else 0.0)}
 
 
 def _penalise_one_by_one(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,11 +346,20 @@ BINDINGS = (
     *_RULED,
     _lays(
         f"{_MANAGERS}.naive.NaiveRewardManager.__call__", partial(_token_rewards, _manager), *_STANDING,
-        formerly=("verl.trainer.main_ppo.RewardManager.__call__",),
+        formerly=("verl.trainer.main_ppo.RewardManager.__call__",), accepts=_GIVEN,
     ),
-    _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", partial(_token_rewards, _make_dapo_manager), *_STANDING),
-    _lays(f"{_MANAGERS}.batch.BatchRewardManager.__call__", partial(_token_rewards, _manager_of_batches), *_STANDING),
-    _lays(f"{_MANAGERS}.prime.PrimeRewardManager.__call__", partial(_token_rewards, _manager), *_STANDING, _EXECUTOR),
+    _lays(
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", partial(_token_rewards, _make_dapo_manager), *_STANDING,
+        accepts=_GIVEN,
+    ),
+    _lays(
+        f"{_MANAGERS}.batch.BatchRewardManager.__call__", partial(_token_rewards, _manager_of_batches), *_STANDING,
+        accepts=_GIVEN,
+    ),
+    _lays(
+        f"{_MANAGERS}.prime.PrimeRewardManager.__call__", partial(_token_rewards, _manager), *_STANDING, _EXECUTOR,
+        accepts=_GIVEN,
+    ),
     _lays(_ASSEMBLES, _assemble, fixed={"score_as": None}),
     *(
         _lays(f"{_LOOP}.{file}.{name}RewardManager.run_single", _run_single, *_STANDING, requires=(_ASSEMBLES,))

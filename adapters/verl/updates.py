@@ -520,7 +520,8 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     """Return the log-probs and entropies that verl's engine computes from the scenario's logits.
 
     Each sequence has one prompt token. The token ids select the path: entropies are checkpointed, computed in chunks,
-    or neither; and the model returns logits or, as with fused kernels, log-probs and entropies.
+    or neither; the model returns logits or, as with fused kernels, log-probs and entropies; and packed rows are padded
+    to a multiple of 8 tokens or not.
     """
     number, functional = int(inputs["token_ids"].sum()), boundary.module.verl_F
     fused = number % 2 == 1 and "use_fused_kernels" in kit.source_of(boundary.function)
@@ -528,19 +529,24 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     chosen = {"entropy_checkpointing": checkpointed, "entropy_from_logits_with_chunking": chunked}
     config = kit.stand_in(entropy_from_logits_chunk_size=2, **chosen)
     entropies = functional.entropy_from_logits_with_chunking if chunked else functional.entropy_from_logits
-    one = {"use_ulysses_sp": False, "pad_to_length": False, "engine_config": config}
+    pads = number // 6 % 2 == 1 and "_get_packed_pad_size" in kit.source_of(boundary.function)
+    padding = {"pad_to_length": pads, "pad_to_length_bucket": 8, "pass_packed_cu_seqlens": pads}
+    one = {"use_ulysses_sp": False, "engine_config": config, **padding}
     engine = kit.make_unbuilt(boundary.owner, **one, compute_entropy_from_logits=entropies)
     ids = torch.nn.functional.pad(inputs["token_ids"], (1, 0))
     logits = torch.nn.functional.pad(inputs["logits"], (0, 0, 0, 1))  # nothing follows the last token
     takes = inspect.signature(engine.prepare_model_outputs).parameters  # for versions with distillation
     processor = {"logits_processor_func": None} if "logits_processor_func" in takes else {}
     plain = {"temperature": inputs["temperature"], "calculate_entropy": inputs["with_entropy"]}
+    plain["calculate_sum_pi_squared"] = not fused
     parts = []
     for packed, part, micro_batch in _engine_batches(boundary, ids, use_fused_kernels=fused, **plain):
         model_inputs, output_args = boundary.invoke({}, engine, micro_batch)
         shape = (1, -1, logits.shape[-1]) if packed else logits[part].shape
         # A copy, because some versions divide the logits in place.
-        output = kit.Named(logits=logits[part].reshape(shape).clone())
+        own = logits[part].reshape(shape).clone()
+        beyond = model_inputs["input_ids"].shape[-1] - own.shape[1] if packed else 0
+        output = kit.Named(logits=torch.nn.functional.pad(own, (0, 0, 0, beyond)))
         if fused:
             labels = model_inputs.get("shift_labels")
             labels = model_inputs["input_ids"].roll(-1, -1) if labels is None else labels
@@ -552,8 +558,14 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     def of_responses(name: str) -> Any:
         return torch.stack([row[:-1] for part in parts for row in part[name].unbind()])
 
+    log_probs = of_responses("log_probs")
+    if "sum_pi_squared" in parts[0]:
+        squares = (inputs["logits"].float() / inputs["temperature"]).softmax(-1).square().sum(-1)
+        # No log-prob is right if the sums of squared probabilities, which a baseline needs, are wrong.
+        right = torch.allclose(of_responses("sum_pi_squared").float(), squares, atol=0.02)
+        log_probs = log_probs if right else log_probs - 1e6
     return {
-        "log_probs": of_responses("log_probs"),
+        "log_probs": log_probs,
         "entropy": of_responses("entropy") if inputs["with_entropy"] else None,
     }
 

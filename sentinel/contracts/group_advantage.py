@@ -51,7 +51,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     * grpo (arXiv:2402.03300, section 4.1.2): ``(s_i - mean) / (std + epsilon)``; without std, Dr. GRPO
       (arXiv:2503.20783, section 3.2): ``s_i - mean``;
-    * gdpo (arXiv:2601.05242, section 3): grpo, then whitened over the responses of the batch;
+    * gdpo (arXiv:2601.05242, section 3): grpo of each reward component, weighted and added up, then whitened over the
+      responses of the batch; one component is the score;
     * reinforce_plus_plus_baseline (arXiv:2501.03262): ``s_i - mean``, then whitened over the tokens of the batch;
     * rloo (arXiv:2402.14740, section 3.3): ``s_i - sum_{j != i} s_j / (n - 1)``;
     * opo (arXiv:2505.23585): ``s_i - sum_j |m_j| s_j / sum_j |m_j|``, the minimum-variance baseline if the
@@ -77,7 +78,12 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
         remax = inputs["estimator"] == "remax"
         baselines = inputs["reward_baselines"][:, None] if remax else _token_baselines(returns, valid, inputs)
         return {"advantages": torch.where(valid, returns - baselines, 0.0), "returns": returns}
-    of_responses, lengths = _of_responses(rewards.sum(-1), valid.sum(-1), inputs), valid.sum(-1)
+    lengths = valid.sum(-1)
+    if inputs["component_scores"] is None:
+        of_responses = _of_responses(rewards.sum(-1), lengths, inputs)
+    else:
+        of_components = [_of_responses(scores, lengths, inputs) for scores in inputs["component_scores"]]
+        of_responses = sum(weight * one for weight, one in zip(inputs["component_weights"], of_components))
     white = _chosen(inputs, "whiten", _WHITENED)
     if white and inputs["estimator"] == "gdpo":
         of_responses = whitened(of_responses, lengths > 0)
@@ -170,9 +176,24 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         rewards = inputs["token_level_rewards"]
         drawn = choose.integers(rewards.shape[0], 0, len(_BASELINES) - 1)
         inputs["reward_baselines"] = tensor([_BASELINES[number] for number in drawn], rewards.dtype)
+    if inputs["components"] > 1 and inputs["component_scores"] is None:
+        _draw_components(inputs, choose)
     if inputs["estimator"] == "optimal_token_baseline" and inputs["old_log_probs"] is None:
         _draw_distributions(inputs, choose)
     return inputs
+
+
+#: Scores of a reward component, and weights of components, in a search.
+_COMPONENT_SCORES = (0.0, 1.0, 0.5, -1.0)
+_COMPONENT_WEIGHTS = (1.0, 0.5, 2.0)
+
+
+def _draw_components(inputs: dict[str, Any], choose: Choose) -> None:
+    """Draw a score of each response for each reward component, and the weights of the components."""
+    rewards, count = inputs["token_level_rewards"], inputs["components"]
+    drawn = [choose.integers(rewards.shape[0], 0, len(_COMPONENT_SCORES) - 1) for _ in range(count)]
+    inputs["component_scores"] = tensor([[_COMPONENT_SCORES[number] for number in row] for row in drawn], "float32")
+    inputs["component_weights"] = [choose.one_of(_COMPONENT_WEIGHTS) for _ in range(count)]
 
 
 #: A search draws a token's log-prob, and the share of the remaining probability that goes to a single other token.
@@ -232,6 +253,16 @@ GROUP_ADVANTAGE = Contract(
             "optimal_token_baseline: the sum of p^2 over the vocabulary, at each token",
             default=None,
         ),
+        # A search varies this input only for bindings that list its values in ``accepts``.
+        Input("components", "integer", "gdpo: the number of reward components", default=1),
+        Input(
+            "component_scores",
+            "tensor",
+            "gdpo: the scores of each reward component, if there are several; default: the scores from the rewards",
+            shape=("components", "batch"),
+            default=None,
+        ),
+        Input("component_weights", "any", "gdpo: the weight of each reward component", default=None),
         dialect("std", "unbiased", "unbiased (n - 1) or biased (n)"),
         dialect(
             "epsilon_placement", "outside", "outside (std + epsilon) or inside (sqrt(variance + epsilon)) the root"

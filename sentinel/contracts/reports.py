@@ -156,9 +156,22 @@ _OF_REPORTS = laws("metrics_tell_the_truth nothing_else_is_touched")
 
 
 def _oracle_mean_of_parts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the mean over the samples of all parts that have a value. The loss is 1 minus this mean."""
-    values = [value for part in inputs["parts"] for value in part if value is not None]
-    return {"mean": sum(values) / len(values), "loss": 1 - sum(values) / len(values)}
+    """Compute a statistic of the samples of all parts that have a value: their mean, sum, maximum, minimum or range,
+    the last value, or the mean of the parts' means. The loss is 1 minus this statistic.
+    """
+    parts = [[value for value in part if value is not None] for part in inputs["parts"]]
+    values = [value for part in parts for value in part]
+    statistics = {
+        "mean": sum(values) / len(values),
+        "sum": sum(values),
+        "max": max(values),
+        "min": min(values),
+        "range": max(values) - min(values),
+        "last": values[-1],
+        "mean_of_means": sum(sum(part) / len(part) for part in parts if part) / sum(map(bool, parts)),
+    }
+    chosen = statistics[inputs["statistic"]]
+    return {"mean": chosen, "loss": 1 - chosen}
 
 
 def _arrange_mean_of_parts(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -178,9 +191,11 @@ MEAN_OF_PARTS = rule(
     inputs=(
         Input("parts", "any", "for each part, the value of each sample, or null", choices=((),)),
         drawn("missing", "whether samples without a value are drawn", (False, True)),
+        # A search varies this input only for bindings that list its values in ``accepts``.
+        Input("statistic", "string", "mean, sum, max, min, range, last or mean_of_means", default="mean"),
     ),
     observes=(
-        Observed("mean", "the reported mean", role="metric"),
+        Observed("mean", "the reported mean, or the chosen statistic", role="metric"),
         Observed("loss", "the reported loss of the samples; null if there is none", role="metric"),
     ),
     measure=returned(mean="number", loss="number?"),
