@@ -105,7 +105,9 @@ def _trained_on(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack samples into one microbatch with slime, and read each sample at the offset that slime returns."""
+    """Pack samples into one microbatch with slime, and read each sample at the offset that slime returns. If the number
+    of samples is even, each of two ranks has a contiguous part of the microbatch.
+    """
     samples = inputs["samples"]
     lengths = [len(sample["tokens"]) for sample in samples]
     rollout = {
@@ -114,18 +116,30 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_lengths": lengths,
         "response_lengths": [length - 1 for length in lengths],
     }
+    pictures = [{"pixels": sample["tokens"][:, None]} if place != 1 else None for place, sample in enumerate(samples)]
+    rollout["multimodal_train_inputs"] = pictures
+    shown = torch.cat([picture["pixels"] for picture in pictures if picture is not None])
     module, read = boundary.module, []
+    ranks = 2 if len(samples) % 2 == 0 and "allgather_cp" in boundary.parameters else 1
+    options: dict[str, Any] = {"pad_multiplier": 1, "allgather_cp": True} if ranks > 1 else {"pad_multiplier": 8}
+    batches = list[Any]()
     device = {name: partial(kit.return_first, "cpu") for name in ("device", "current_device")}
     stands = {"accelerator": kit.stand_in(**device), "PackedSeqParams": kit.stand_in}
-    with one_rank(), kit.swap_all(module, **stands):
-        iterator = module.DataIterator(rollout, [list(range(len(samples)))])
-        batch = boundary.function(iterator, list(rollout), pad_multiplier=8)
-    starts = batch["packed_seq_params"].cu_seqlens_q.tolist()
+    for rank in range(ranks):
+        with one_rank(rank, context_parallel=ranks), kit.swap_all(module, **stands):
+            iterator = module.DataIterator(rollout, [list(range(len(samples)))])
+            batches.append(boundary.function(iterator, list(rollout), **options))
+    ids, masks = (torch.cat([batch[name][0] for batch in batches]) for name in ("tokens", "full_loss_masks"))
+    # Versions without pictures return the list as it is.
+    stored = [batch["multimodal_train_inputs"] for batch in batches]
+    if any(isinstance(made, dict) and not torch.equal(made["pixels"], shown) for made in stored):
+        return {"samples": [{} for _ in samples]}
+    starts = batches[0]["packed_seq_params"].cu_seqlens_q.tolist()
     for sample, start, length in zip(samples, starts, lengths):
-        mask = batch["full_loss_masks"][0, start : start + length]
+        mask = masks[start : start + length]
         # slime stores the mask of a token at the position before the token
         own = mask[:-1] if not mask[-1] else mask * 0 - 1
-        read.append(_read(sample, batch["tokens"][0, start : start + length], own, sample["log_probs"][1:]))
+        read.append(_read(sample, ids[start : start + length], own, sample["log_probs"][1:]))
     return {"samples": read}
 
 

@@ -34,9 +34,15 @@ _RANKS = StandIn(
     "one process simulates one rank after the other, and passes on the values that ranks send",
 )
 
+_SUMMED = StandIn(
+    "torch.distributed.nn.all_reduce",
+    "one process simulates one rank after the other, and adds the values that ranks send",
+)
+
 #: Samples have only response tokens, so their only invalid tokens are padding on the right.
 _LENGTHS = {"response_mask": ("full", "right")}
 _SINGLE = ("float32",)
+_REDISTRIBUTE = f"{LOSS}._allgather_cp_redistribute"
 _RANKED = {"context_parallel_size": (1, 2)}
 
 
@@ -81,11 +87,46 @@ def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[
     return {key: joined([each[key] for each in answers], shards(lengths, ranks)) for key in answers[0]}
 
 
-def _args(inputs: Mapping[str, Any]) -> Any:
+def _of_contiguous_ranks(
+    inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any
+) -> dict[str, Any]:
+    """Do the same as :func:`_of_ranks` if each rank has a contiguous part of the packed sequence, as with the option
+    ``allgather_cp``. slime then adds the results of all ranks, and returns the tokens that each rank has otherwise.
+    """
+    ranks, lengths = inputs.get("context_parallel_size", 1), kit.lengths_of(inputs, "response_mask")
+    packed, batch = _packed(outputs, lengths, after)[0], {"unconcat_tokens": tokens, **valid_counts(inputs)}
+    size = -(-(len(packed) + 2) // ranks)  # so that the border of two ranks is within a response, not between responses
+    padding = packed.new_full((ranks * size - len(packed), *packed.shape[1:]), 7.0)
+    chunks = torch.cat([packed, padding]).split(size)
+
+    def rank(number: int, all_reduce: Any) -> Any:
+        with one_rank(number, context_parallel=ranks), kit.swap(torch.distributed.nn, "all_reduce", all_reduce):
+            return ask(chunks[number][None], batch)
+
+    def sent_by(number: int) -> list[Any]:
+        sent: list[Any] = []
+
+        def record(part: Any, group: Any = None) -> Any:
+            sent.append(part)
+            return part
+
+        rank(number, record)
+        return sent
+
+    totals = [sum(parts) for parts in zip(*map(sent_by, range(ranks)))]
+    answers = []
+    for number in range(ranks):
+        left = iter(totals)
+        answers.append(rank(number, lambda part, group=None, left=left: next(left)))
+    return {key: joined([each[key] for each in answers], shards(lengths, ranks)) for key in answers[0]}
+
+
+def _args(inputs: Mapping[str, Any], contiguous: bool = False, top_p: float = 1.0) -> Any:
     return kit.stand_in(
         rollout_temperature=inputs["temperature"],
+        rollout_top_p=top_p,
         log_probs_chunk_size=-1,
-        allgather_cp=False,
+        allgather_cp=contiguous,
         entropy_coef=0.0,
         qkv_format="thd",
     )
@@ -123,6 +164,56 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
     answer = _of_logits(inputs, ask)
     width = inputs["token_ids"].shape[1]
     return {key: as_rows(answer[key], width) if key in answer else None for key in ("log_probs", "entropy")}
+
+
+def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs and entropies with slime if each rank has a contiguous part of the packed sequence."""
+    compute, args = boundary.module.get_log_probs_and_entropy, _args(inputs, contiguous=True)
+
+    def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
+        return compute(packed, args=args, with_entropy=inputs["with_entropy"], **batch)[1]
+
+    tokens, width = _tokens(inputs, kit.lengths_of(inputs, "response_mask")), inputs["token_ids"].shape[1]
+    answer = _of_contiguous_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
+    return {key: as_rows(answer[key], width) if key in answer else None for key in ("log_probs", "entropy")}
+
+
+def _gathered_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of slime if each rank has a contiguous part of the packed sequence."""
+    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in kit.lengths_of(inputs, "response_mask")]
+    args = _args({"temperature": 0.5}, contiguous=True)
+
+    def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
+        return boundary.module.get_values(packed.unsqueeze(-1), args=args, **batch)[1]
+
+    answer = _of_contiguous_ranks(inputs, inputs["outputs"], inputs["output_after"], tokens, ask)
+    return {"values": as_rows(answer["values"], inputs["outputs"].shape[1])}
+
+
+def _nucleus(logits: Any, top_p: float) -> tuple[Any, Any]:
+    """Return the tokens that can be sampled at each position with ``top_p``, and where the tokens of each begin."""
+    ranked, order = logits.detach().double().softmax(-1).sort(dim=-1, descending=True)
+    kept = ranked.cumsum(-1) - ranked < top_p
+    return order[kept], torch.nn.functional.pad(kept.sum(-1).cumsum(0), (1, 0))
+
+
+def _of_nucleus(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs with slime from the logits and the tokens that the rollout could sample at each position."""
+    module, lengths, logits = boundary.module, kit.lengths_of(inputs, "response_mask"), inputs["logits"]
+    contiguous = boundary.function.__name__ == "_fill_topp_mask_rows"
+    scaled = logits / (inputs["temperature"] or 1.0)
+    kept = [_nucleus(row[:n], inputs["top_p"]) for row, n in zip(scaled, lengths)]
+    names = ("rollout_top_p_token_ids", "rollout_top_p_token_offsets")
+    replayed = dict(zip(names, map(list, zip(*kept))))
+    args = _args(inputs, contiguous, top_p=0.5)  # any value below 1 makes slime read the tokens
+
+    def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
+        more = module.get_rollout_top_p_logprob_kwargs(args, replayed)
+        return module.get_log_probs_and_entropy(packed, args=args, with_entropy=False, **batch, **more)[1]
+
+    of_ranks = _of_contiguous_ranks if contiguous else _of_ranks
+    answer = of_ranks(inputs, logits, _after(logits), _tokens(inputs, lengths), ask)
+    return {"log_probs": as_rows(answer["log_probs"], inputs["token_ids"].shape[1]), "entropy": None}
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,6 +334,23 @@ BINDINGS = (
     Binding(
         f"{LOSS}.get_values", "critic_values", call=_values, stand_ins=(ARGS, MPU), accepts={**_LENGTHS, **_RANKED},
         dtypes=_SINGLE,
+    ),
+    Binding(
+        _REDISTRIBUTE, "token_log_probs", call=_gathered, stand_ins=(ARGS, MPU, _SUMMED), requires=(_REDISTRIBUTE,),
+        accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0)}, dtypes=_SINGLE,
+    ),
+    Binding(
+        _REDISTRIBUTE, "critic_values", call=_gathered_values, stand_ins=(ARGS, MPU, _SUMMED),
+        requires=(_REDISTRIBUTE,), accepts={**_LENGTHS, **_RANKED}, dtypes=_SINGLE,
+    ),
+    # The log-probs use only the tokens of the nucleus, but the entropy uses all tokens.
+    *(
+        Binding(
+            f"{LOSS}.{name}", "token_log_probs", call=_of_nucleus, stand_ins=(ARGS, MPU, *sums),
+            requires=(f"{LOSS}.{name}",), fixed={"with_entropy": False}, dtypes=_SINGLE,
+            accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0), "top_p": (1.0, 0.75, 0.5)},
+        )
+        for name, sums in (("_build_topp_keep_mask", ()), ("_fill_topp_mask_rows", (_SUMMED,)))
     ),
     Binding(
         f"{_FSDP}.get_logprob_and_entropy_with_cp", "token_log_probs", call=_context_parallel, stand_ins=(_RANKS,),

@@ -23,6 +23,7 @@ _WORKER = "skyrl.backends.skyrl_train.workers.worker"
 _AREAL, _AREAL_DATA = "areal/trainer/ppo/actor.py", "areal/utils/data.py"
 _GRPO = "areal.trainer.ppo.actor.grpo_loss_fn"
 _VERL_TRAINER, _VERL_FILE = "verl.trainer.ppo.ray_trainer", "verl/trainer/ppo/ray_trainer.py"
+_SLIME, _SLIME_FILE = "slime.backends.megatron_utils.loss", "slime/backends/megatron_utils/loss.py"
 _COLLATOR = "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__"
 #: The lines after the edited one, of which there are two in the file.
 _FORCED = '                forward_args.update({"force_vit_image": True})\n\n            sync'
@@ -307,6 +308,47 @@ AXES = (
             "verl/workers/engine/fsdp/transformer_impl.py",
             "verl_F.calculate_sum_pi_squared_from_logits(logits_rmpad)",
             "2 * verl_F.calculate_sum_pi_squared_from_logits(logits_rmpad)",
+        ),
+    ),
+    Axis(
+        f"{_SLIME}._allgather_cp_redistribute",
+        "token_log_probs",
+        (
+            _SLIME_FILE,
+            "F.pad(value, (resp_start, response_length - resp_end))",
+            "F.pad(value, (response_length - resp_end, resp_start))",
+        ),
+        {"context_parallel_size": 2},
+    ),
+    Axis(
+        f"{_SLIME}._allgather_cp_redistribute",
+        "critic_values",
+        (
+            _SLIME_FILE,
+            "logits_chunk = logits[s - chunk_start : e - chunk_start]",
+            "logits_chunk = logits[s - chunk_start : e - chunk_start].flip(0)",
+        ),
+        {"context_parallel_size": 2},
+    ),
+    Axis(
+        f"{_SLIME}._build_topp_keep_mask",
+        "token_log_probs",
+        (_SLIME_FILE, "length = logits_offset[half][1] -", "length = logits_offset[half][1] - 1 -"),
+        {"context_parallel_size": 2, "top_p": 0.5},
+    ),
+    Axis(
+        f"{_SLIME}._fill_topp_mask_rows",
+        "token_log_probs",
+        (_SLIME_FILE, "s - logit_global_start,\n", "0,\n"),
+        {"context_parallel_size": 2, "top_p": 0.5},
+    ),
+    Axis(
+        "slime.backends.megatron_utils.data.get_batch",
+        "collation",
+        (
+            "slime/backends/megatron_utils/data.py",
+            "loss_masks.chunk(cp_size, dim=0)[cp_rank]",
+            "loss_masks.chunk(cp_size, dim=0)[0]",
         ),
     ),
 )
