@@ -887,18 +887,8 @@ _UPDATE = Binding(
     stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS, RANKS),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
     accepts={"loss_agg_mode": _MODES, "keeps_old_log_probs": (False, True), "with_images": (False, True)},
-    dialects=(_SUM_OVER_SEQUENCES,),
+    dialects=(_SUM_OVER_SEQUENCES, replace(_CLAMP, name="kl_clamp")),
 )  # fmt: skip
-
-
-def _update_of(owner: str, kind: str) -> Binding:
-    """Return the binding of a worker's loss, which the training step of ROLL's strategy calls."""
-    return replace(
-        _UPDATE,
-        boundary=f"{owner}.loss_func",
-        call=partial(_update, kind=kind),
-        imports=(*_UPDATE.imports, _CONFIG_OF[kind][0]),
-    )
 
 
 #: Code that carries no training signal: see Target.no_signal.
@@ -924,9 +914,6 @@ TARGET = Target(
             _UPDATE, contract="training_step", fixed={"max_tokens_per_microbatch": None, "group_layout": "equal"},
             accepts={"loss_agg_mode": _MODES},
         ),
-        _update_of("roll.pipeline.rlvr.actor_worker.ActorWorker", "rlvr"), _update_of(_RLVR_PG, "rlvr"),
-        _update_of("roll.pipeline.agentic.agentic_actor_worker.ActorWorker", "agentic"),
-        _update_of(_AGENTIC_PG, "agentic"),
         Binding(
             f"{_FUNCTIONALS}.agg_loss", "loss_aggregation", arguments={"global_batch_size": ("global_valid_samples",)},
             outputs=("loss",), call=_aggregated, accepts=_AGGREGATION, dialects=(_SUM_OVER_SEQUENCES, *_ROWS_AT_HAND),

@@ -61,7 +61,7 @@ AXES = (
         {"pure": True},
     ),
     Axis(
-        "roll.pipeline.rlvr.actor_worker.ActorWorker.loss_func",
+        "roll.distributed.strategy.fsdp2_strategy.FSDP2TrainStrategy.train_step",
         "policy_update",
         ("roll/pipeline/base_worker.py", "self._logprobs_cache[sample_uuid])", "self._logprobs_cache[first_uuid])"),
         {"keeps_old_log_probs": True},
