@@ -275,7 +275,7 @@ def _compute_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     tensors |= {"responses": mask, "attention_mask": mask}
     tensors |= {column: inputs[name] for name, column in _COLUMNS.items() if inputs[name] is not None}
     data = _proto(boundary, tensors, non_tensors={"uid": _numpy(inputs["group"])})
-    estimator = _ESTIMATORS.get(inputs["estimator"], inputs["estimator"])
+    estimator = _ESTIMATORS.get(inputs["estimator"], inputs["estimator"]) or "grpo"
     if estimator != "grpo" and not _lists_estimator(boundary, estimator):
         raise AbsentError(f"this version's trainer has no estimator {estimator!r}")
     batch = boundary.invoke({}, data=data, adv_estimator=estimator, norm_adv_by_std_in_grpo=inputs["norm_by_std"])
