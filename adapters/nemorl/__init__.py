@@ -191,8 +191,8 @@ _GAE: Mapping[str, Any] = {
 
 
 def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    vapo, sources = {"lam_returns": "gae_lambda_value", "length_alpha": "length_adaptive_alpha"}, kit.source_of
-    if any(inputs[name] and option not in sources(boundary.owner) for name, option in vapo.items()):
+    vapo = {"lam_returns": "gae_lambda_value", "length_alpha": "length_adaptive_alpha"}
+    if any(inputs[name] and option not in kit.source_of(boundary.owner) for name, option in vapo.items()):
         raise AbsentError("this version has one lambda for all advantages and returns")
     chosen = {option: inputs[name] for name, option in vapo.items() if inputs[name] is not None}
     chosen |= {"gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"], "normalize_advantages": inputs["whiten"]}

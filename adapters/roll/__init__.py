@@ -646,7 +646,7 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
     return kit.read_columns(data)
 
 
-def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dict[str, Any]:
+def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the training step of ROLL's strategy on each rank with the worker's real loss, and return the gradients.
 
     Each token has a unique id, with which the stand-in model looks up the token's log-prob. Gradients are averaged over
@@ -668,11 +668,9 @@ def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dic
         "old_log_probs": inputs["old_log_probs"],
         "advantages": inputs.get("advantages"),
         "train_infer_is_weight": torch.ones_like(inputs["old_log_probs"]),
-        "scores": torch.ones(rows),
     }
     keeps = inputs.get("keeps_old_log_probs", False)
-    labels = {name: [f"{name} {row}" for row in range(rows)] for name in ("sample_uuid", "traj_id")}
-    labels["episode_scores"] = [1.0] * rows
+    labels: dict[str, list[Any]] = {"sample_uuid": [f"sample {row}" for row in range(rows)]}
     pictured = inputs.get("with_images", False)
     if pictured:
         channels = torch.arange(3)[None, :, None]
@@ -684,7 +682,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dic
         whole = _led(boundary, inputs, whole, stages)
     options = {
         **_clip_options(inputs),
-        **({"importance_sampling": "token", "rl_loss_coef": 1.0} if kind == "rlvr" else {"ratio_type": "token"}),
+        "importance_sampling": "token",
+        "rl_loss_coef": 1.0,
         "loss_agg_mode": inputs["loss_agg_mode"],
         "enable_old_logprobs_recompute": not keeps,
         "use_kl_loss": reference is not None,
@@ -692,13 +691,10 @@ def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dic
         "entropy_loss_coef": inputs["entropy_coef"],
         "ppo_epochs": 2,
     }
-    strategy_class = boundary.imported[_FSDP].FSDP2TrainStrategy
-    alone = boundary.owner is not strategy_class
-    owner = boundary.owner if alone else boundary.imported[_ACTOR_WORKER].ActorWorker
-    step = strategy_class.train_step if alone else boundary.function
+    owner = boundary.imported[_ACTOR_WORKER].ActorWorker
     losses: list[Any] = []
 
-    class Strategy(strategy_class):  # type: ignore[misc, name-defined]
+    class Strategy(boundary.owner):  # type: ignore[misc, name-defined]
         """ROLL's training strategy without sharding, gradient clipping and optimiser steps."""
 
         reduce_scatter_during_grad_accumulation, scaler, param_dtype = True, None, torch.bfloat16
@@ -709,9 +705,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dic
         current = "log_probs"
 
         def __init__(self) -> None:
-            variant = {"pg_variant": "ppo"} if hasattr(owner, "_compute_ppo_loss") else {}
-            worker = _worker(replace(boundary, owner=owner), kind, options, {"name": "actor", **variant})
-            _add_variants(worker, owner)
+            worker = _worker(replace(boundary, owner=owner), "rlvr", options, {"name": "actor"})
             worker._logprobs_cache = {}
             worker.pipeline_config.train_infer_correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
             worker.strategy, self.worker, self.worker_config = self, worker, worker.worker_config
@@ -758,10 +752,10 @@ def _update(boundary: Any, inputs: Mapping[str, Any], kind: str = "rlvr") -> dic
             scaled.register_hook(lambda slope: losses.append((answer, slope)))
             return scaled * 1, metrics
 
-        metrics: dict[str, Any] = step(strategy, data, loss)
+        metrics: dict[str, Any] = boundary.function(strategy, data, loss)
         return metrics
 
-    modules = {boundary.module, boundary.imported[_FSDP], boundary.imported[_BASE_WORKER]}
+    modules = (boundary.module, boundary.imported[_BASE_WORKER])
     with contextlib.ExitStack() as stack:
         stack.enter_context(kit.keep_random_state())
         for module in (module for module in modules if hasattr(module, "current_platform")):
@@ -882,14 +876,13 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _UPDATE = Binding(
     f"{_FSDP}.FSDP2TrainStrategy.train_step", "policy_update", call=_update,
-    imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER, _BASE_WORKER, _FSDP),
+    imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER, _BASE_WORKER),
     requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
     stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS, RANKS),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
     accepts={"loss_agg_mode": _MODES, "keeps_old_log_probs": (False, True), "with_images": (False, True)},
     dialects=(_SUM_OVER_SEQUENCES, replace(_CLAMP, name="kl_clamp")),
 )  # fmt: skip
-
 
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (

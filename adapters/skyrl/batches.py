@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from sentinel import Binding, StandIn
@@ -147,15 +148,11 @@ def _generate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with kit.swap(boundary.module, "tqdm", bar):
         told = kit.run_async(boundary.function(made, request))
     own = [(row, _ENVIRONMENTS[row % 2], {"row": row}, (100, 1000), request["sampling_params"]) for row in range(count)]
-    fits = sorted(asked, key=_first) == own
+    fits = sorted(asked, key=itemgetter(0)) == own
     if steps > 1:
         ids = [f"trajectory {row // steps}" for row in range(len(samples))]
         fits = fits and told["trajectory_ids"] == ids and told["is_last_step"] == [False, True] * count
     return {"samples": _samples_of(told, given) if fits else []}
-
-
-def _first(values: Sequence[Any]) -> Any:
-    return values[0]
 
 
 def _make_training_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -845,7 +845,7 @@ def _megatron(
 
 
 _LAYOUTS = {"packed": (False, True), "fused_head": (False, True)}
-_POLICY = f"{MEGATRON_WORKER}.MegatronPolicyWorkerBase"
+_MINI_BATCH = f"{WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch"
 
 
 def _of_megatron(
@@ -867,24 +867,18 @@ def _of_megatron(
 
 
 _MEGATRON_UPDATES = (
-    *(
-        _of_megatron(
-            path, "policy_update", _megatron_update, {"dp_size": 1, "entropies": None}, *_UPDATE_DIALECTS,
-            response_mask=("full", "left"), kl_estimator=("k1", "k2", "k3"), loss_agg_mode=tuple(REDUCTIONS),
-            loss_scale_factor=(8, 3), **_UNEVEN,
-        )
-        for path in (f"{WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch",)
+    _of_megatron(
+        _MINI_BATCH, "policy_update", _megatron_update, {"dp_size": 1, "entropies": None}, *_UPDATE_DIALECTS,
+        response_mask=("full", "left"), kl_estimator=("k1", "k2", "k3"), loss_agg_mode=tuple(REDUCTIONS),
+        loss_scale_factor=(8, 3), **_UNEVEN,
     ),
-    *(
-        _of_megatron(
-            path, "recomputed_log_probs", _megatron_recompute, {"entropies": None},
-            response_mask=("full", "left", "left"), **_UNEVEN,
-        )
-        for path in (f"{WRAPPER}.MegatronModelWrapper.forward",)
+    _of_megatron(
+        f"{WRAPPER}.MegatronModelWrapper.forward", "recomputed_log_probs", _megatron_recompute, {"entropies": None},
+        response_mask=("full", "left", "left"), **_UNEVEN,
     ),
     *(
         _of_megatron(path, "supervised_update", _megatron_supervised, _SUPERVISED)
-        for path in (f"{WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch", f"{_POLICY}.forward")
+        for path in (_MINI_BATCH, f"{MEGATRON_WORKER}.MegatronPolicyWorkerBase.forward")
     ),
 )  # fmt: skip
 _MEGATRON = (

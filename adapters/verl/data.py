@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
@@ -70,15 +71,11 @@ def reported_of_part(name: str, statistic: str, part: list[float]) -> dict[str, 
     if statistic == "range":
         of_parts = {"max": max(part), "min": min(part), "minmax_diff": max(part) - min(part)}
         return {f"global_seqlen/{end}": value for end, value in of_parts.items()}
-    reads: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "max": max, "min": min, "last": _last}
+    reads: Mapping[str, Callable[[list[float]], float]] = {"sum": sum, "max": max, "min": min, "last": itemgetter(-1)}
     value = reads[statistic](part) if statistic in reads else sum(part) / len(part)
     if name.endswith("evicted_samples_staleness/mean"):  # weighted by the number of evicted samples
         return {name: value, name.removesuffix("_staleness/mean"): float(len(part))}
     return {name: value}
-
-
-def _last(part: list[float]) -> float:
-    return part[-1]
 
 
 def _aggregate_metrics(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -258,20 +258,16 @@ _METRIC_NAMES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _total(part: list[float]) -> float:
-    return sum(part)
-
-
 def _count(part: list[float]) -> float:
     return float(len(part))
 
 
 #: Metrics that are ratios of totals. With the sum and the number of samples as totals, the ratio is the mean.
 _RATIOS: Mapping[str, Mapping[str, Callable[[list[float]], float]]] = {
-    "perf/throughput": {"perf/throughput": _total, "perf/total_num_tokens": _total, "perf/time_per_step": _count},
-    "fully_async/trainer/idle_ratio": {"timing_s/gen": _total, "timing_s/step": _count},
+    "perf/throughput": {"perf/throughput": sum, "perf/total_num_tokens": sum, "perf/time_per_step": _count},
+    "fully_async/trainer/idle_ratio": {"timing_s/gen": sum, "timing_s/step": _count},
     "dynamic_resource/train_resource_utilization": {
-        "dynamic_resource/train_compute_time_s": _total,
+        "dynamic_resource/train_compute_time_s": sum,
         "dynamic_resource/train_allocated_time_s": _count,
     },
 }

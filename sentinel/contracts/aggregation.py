@@ -243,6 +243,17 @@ def spreading(current: str, other: str) -> Callable[[dict[str, Any], Choose], di
     return lambda inputs, choose: spread(inputs, current, other)
 
 
+def place_behind(current: Tensor, ratios: Any) -> Tensor:
+    """Return log-probs that are smaller than ``current`` by the log-ratios ``ratios``, but at most 0."""
+    return replaced(current, np.minimum(current.array().astype(np.float64) - ratios, 0))
+
+
+def draw_behind(current: Tensor, ratios: Sequence[float], choose: Choose) -> Tensor:
+    """Like :func:`place_behind`, with a log-ratio for each token that is drawn from ``ratios``."""
+    drawn = np.array(choose.integers(current.array().size, 0, len(ratios) - 1)).reshape(current.shape)
+    return place_behind(current, np.array(ratios)[drawn])
+
+
 def with_a_token(inputs: dict[str, Any], choose: Choose, name: str = "response_mask") -> dict[str, Any]:
     """Make at least one token of every response valid, because no policy samples a response without tokens."""
     filled = inputs[name].array() != 0

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from sentinel.contracts.aggregation import (
     AGGREGATION_INPUTS,
     RATIO_PRECISION,
@@ -19,6 +17,7 @@ from sentinel.contracts.aggregation import (
     count_globally,
     cut_rows,
     detached,
+    draw_behind,
     exponential,
     fraction,
     gradient,
@@ -455,11 +454,8 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 def draw_rollout_policy(inputs: dict[str, Any], choose: Choose) -> None:
     """Draw the log-probs of another policy that sampled the tokens, in place, if ``importance_weight_cap`` is set."""
-    old = inputs["old_log_probs"]
     if inputs["importance_weight_cap"] is not None and inputs["rollout_log_probs"] is None:
-        drawn = np.array(choose.integers(old.array().size, 0, len(_ROLLOUT_RATIOS) - 1)).reshape(old.shape)
-        rollout = np.minimum(old.array().astype(np.float64) - np.array(_ROLLOUT_RATIOS)[drawn], 0)
-        inputs["rollout_log_probs"] = replaced(old, rollout)
+        inputs["rollout_log_probs"] = draw_behind(inputs["old_log_probs"], _ROLLOUT_RATIOS, choose)
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:

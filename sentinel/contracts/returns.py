@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
-from sentinel.contracts.aggregation import CONTEXT_PARALLEL, replaced, spread, with_a_token
+from sentinel.contracts.aggregation import CONTEXT_PARALLEL, place_behind, spread, with_a_token
 from sentinel.contracts.contract import (
     AS_DEFINED,
     REQUIRED,
@@ -24,6 +22,7 @@ from sentinel.contracts.contract import (
     returned,
     token_mask,
 )
+from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.normalisation import (
     LAWS_OF_TOKENS,
     REWARD_LAYOUT,
@@ -306,11 +305,8 @@ def _oracle_distilled_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
         if coefficient is None:
             continue
         own = torch.tensor([not inputs["routed"] or _teacher_of(label) == place for label in inputs["teacher"]])
-        log_r = torch.where(valid, inputs[name] - inputs["log_probs"], 0.0)
-        estimates = {"k1": -log_r, "abs": log_r.abs(), "k2": log_r.square() / 2, "k3": torch.exp(log_r) - 1 - log_r}
-        estimate = estimates[inputs["kl_estimator"]]
-        if inputs["clamp"] is not None and inputs["kl_estimator"] == "k3":
-            estimate = estimate.clamp(-inputs["clamp"], inputs["clamp"])
+        clamp = inputs["clamp"] if inputs["kl_estimator"] == "k3" else None
+        estimate = KL_ESTIMATE.reference({**inputs, "ref_log_probs": inputs[name], "clamp": clamp})["kl"]
         kl += coefficient * torch.where(own[:, None], estimate, 0.0)
     stated = {**inputs, "token_level_rewards": rewards, "kl": None, "kl_coef": 0.0, "whiten": False}
     returns = -kl if inputs["pure"] else _oracle_discounted_return(stated)["returns"]
@@ -335,8 +331,7 @@ def _teacher_of(label: str) -> int:
 def _arrange_distilled_advantage(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Keep all log-probs at most 0. Responses are only routed if there are two teachers."""
     spread(inputs, "log_probs", _TEACHERS[0])
-    policy, log_ratio = (inputs[name].array().astype(float) for name in ("log_probs", _TEACHERS[1]))
-    inputs[_TEACHERS[1]] = replaced(inputs[_TEACHERS[1]], np.minimum(policy + log_ratio, 0.0))
+    inputs[_TEACHERS[1]] = place_behind(inputs["log_probs"], -inputs[_TEACHERS[1]].array())
     inputs["routed"] = inputs["routed"] and inputs["second_coefficient"] is not None
     return place_rewards(inputs, choose)
 

@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from sentinel.contracts.aggregation import detached, differentiated, leaf, replaced, spread, with_a_token
+from sentinel.contracts.aggregation import (
+    detached,
+    differentiated,
+    draw_behind,
+    leaf,
+    place_behind,
+    spread,
+    with_a_token,
+)
 from sentinel.contracts.contract import (
     AS_DEFINED,
     GROUP,
@@ -155,10 +161,7 @@ _BEHAVIOUR_RATIOS = (0.0, 0.5, -0.5, 1.0, 0.25)
 def _arrange_rollout_kl(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     spread(inputs, "log_probs", "rollout_log_probs")
     if inputs["off_policy"] and inputs["behaviour_log_probs"] is None:
-        current = inputs["log_probs"]
-        drawn = np.array(choose.integers(current.array().size, 0, len(_BEHAVIOUR_RATIOS) - 1)).reshape(current.shape)
-        sampled_by = np.minimum(current.array().astype(np.float64) - np.array(_BEHAVIOUR_RATIOS)[drawn], 0)
-        inputs["behaviour_log_probs"] = replaced(current, sampled_by)
+        inputs["behaviour_log_probs"] = draw_behind(inputs["log_probs"], _BEHAVIOUR_RATIOS, choose)
     return inputs
 
 
@@ -435,9 +438,8 @@ def _proximal(inputs: Mapping[str, Any]) -> Any:
 
 def _arrange_decoupled_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     spread(inputs, "log_probs", "proximal_log_probs")
-    proximal = inputs["proximal_log_probs"].array().astype(np.float64)
-    behaviour = inputs["behaviour_log_probs"]
-    inputs["behaviour_log_probs"] = replaced(behaviour, np.minimum(proximal - behaviour.array(), 0))
+    ratios = inputs["behaviour_log_probs"].array()
+    inputs["behaviour_log_probs"] = place_behind(inputs["proximal_log_probs"], ratios)
     return inputs
 
 
@@ -518,16 +520,14 @@ def _oracle_distilled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
         losses = -inputs["distill_weight"] * ratio * log_r.detach()
     else:
         gains = inputs["advantages"] * ratio, inputs["advantages"] * ratio.clamp(1 - eps, 1 + eps)
-        kl = {"k1": -log_r, "k2": log_r.square() / 2}[inputs["kl_estimator"]]
+        kl = KL_ESTIMATE.reference({**inputs, "clamp": None, "ref_log_probs": inputs["teacher_log_probs"]})["kl"]
         losses = -inputs["rl_weight"] * torch.minimum(*gains) + inputs["distill_weight"] * kl
     return {"loss": torch.where(valid, losses, 0.0).sum() / valid.sum().clamp(min=1)}
 
 
 def _arrange_distilled_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     spread(inputs, "log_probs", "old_log_probs")
-    teacher = inputs["teacher_log_probs"]
-    ratios = teacher.array().astype(np.float64)
-    inputs["teacher_log_probs"] = replaced(teacher, np.minimum(inputs["log_probs"].array() + ratios, 0))
+    inputs["teacher_log_probs"] = place_behind(inputs["log_probs"], -inputs["teacher_log_probs"].array())
     return inputs
 
 

@@ -20,15 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from sentinel.contracts.aggregation import (
     AGGREGATION_INPUTS,
     LOSS_AGG_MODES,
     aggregate,
     detached,
     leaf,
-    replaced,
+    place_behind,
     spread,
     with_a_token,
 )
@@ -108,7 +106,13 @@ def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _TENSORS = (
-    *("log_probs", "old_log_probs", "rollout_log_probs", "ref_log_probs", "entropies", "advantages", "response_mask"),
+    "log_probs",
+    "old_log_probs",
+    "rollout_log_probs",
+    "ref_log_probs",
+    "entropies",
+    "advantages",
+    "response_mask",
 )
 
 
@@ -139,8 +143,7 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
     spread(inputs, "log_probs", "old_log_probs")
     reference = inputs["ref_log_probs"]
     if reference is not None:
-        ratios = reference.array().astype(np.float64)
-        inputs["ref_log_probs"] = replaced(reference, np.minimum(inputs["log_probs"].array() - ratios, 0))
+        inputs["ref_log_probs"] = place_behind(inputs["log_probs"], reference.array())
     else:
         inputs["kl_coef"] = 0.0
     if inputs["entropies"] is None:

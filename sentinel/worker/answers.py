@@ -51,6 +51,7 @@ READ = "a value that Sentinel replaced was read"
 
 #: Prefix of the keys of gradients in :attr:`Reply.beside`.
 GRADIENT = "gradient of the results with respect to "
+
 #: Maximum number of values in :attr:`Reply.beside`.
 PARTS = 1000
 
