@@ -218,7 +218,9 @@ class Comparison:
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
             if not few and not found:
                 self._note_lines(subject.name, log, located, changed)
-            found = found or ([] if few else list(asking.search_options(pair, search.subject, changed, not distance)))
+            needs_options = not few and not found
+            turned = list(asking.search_options(pair, search.subject, changed, not distance)) if needs_options else []
+            found = found or turned
             found = found or ([] if few else list(asking.search_masks(pair, search.subject)))
             again = [measure_again(pair, search.subject, each) for each in found]
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
@@ -244,9 +246,10 @@ class Comparison:
                             patch.note_influence(subject.name, statement, True)
             elif log.refused:
                 return judge_refused(result, log, differences)
-            scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
+            trials = [*(finding.trial for finding in findings.values()), *(trial for trial, _, _ in turned)]
+            scenarios = [next(iter(trial.variants.values())) for trial in trials]
             asking = asking.with_examples(0) if few else asking
-            broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited)
+            broken = compare_laws(asking, pair, sessions, search.subject, scenarios, log, subject, self._inherited)
             broken = add_programming_errors(broken, differences)
             recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []
             bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))

@@ -12,9 +12,9 @@ from itertools import combinations
 from sentinel.comparing.asking import Asking
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, OTHER, SIDES, Increased, part, violations_ahead
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference, break_answered
-from sentinel.comparing.sessions import Ahead, Log, OneSided
+from sentinel.comparing.sessions import Ahead, Log, OneSided, Pair
 from sentinel.contracts.contract import DoesNotApply, Inputs
-from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
+from sentinel.deciding.law_session import SETTINGS, LawSession, Subject, Trial, Undecidable
 from sentinel.laws.agreement import NATS
 from sentinel.laws.law import Law
 from sentinel.laws.metrics import metrics_tell_the_truth
@@ -23,6 +23,7 @@ from sentinel.search.boundary_search import BoundarySearch, Example, Finding, ch
 from sentinel.search.known import Excuse, Others, covers, explain, search_others
 from sentinel.search.scenarios import declared, distinct
 from sentinel.search.survey import LEVELS
+from sentinel.worker.answers import NUMBERS, TEXTS
 
 #: Maximum number of drawn scenarios on which laws are checked if something differs.
 _LOOKED = 30
@@ -37,6 +38,7 @@ _ELSEWHERE = ("drift", "ghost", "harness", "not-in-this-version", "python")
 
 def compare_laws(
     asking: Asking,
+    pair: Pair,
     sessions: Mapping[str, LawSession],
     subject: Subject,
     scenarios: Sequence[Inputs],
@@ -54,20 +56,34 @@ def compare_laws(
     dropped if two conditions hold: bugs that both revisions have explain them, and on scenarios that do not trigger
     these bugs, the head is better and not worse.
 
+    If a scenario sets options that the contract does not declare (:data:`SETTINGS`), only laws about relations between
+    calls are checked, and only those that one revision keeps. The contract's definition may not allow for such options.
+
     :param scenarios: scenarios on which the revisions differ.
     :param with_own_inputs: the subject with all inputs of the head, including those that the base rejected.
     :param inherited: returns the known bugs that may explain a finding and that both revisions have.
     """
     if not subject.laws:
         return {}
+    turned = [each for each in scenarios if SETTINGS in each and each[SETTINGS].keys().isdisjoint((TEXTS, NUMBERS))]
+    scenarios = [each for each in scenarios if SETTINGS not in each]
+    usual = [each.inputs for each in cheap_scenarios(subject, asking.budget.seed, 0, _AGREEING)] if turned else []
+    turned += [{**inputs, SETTINGS: each[SETTINGS]} for each in turned for inputs in usual]
     whole = bool(scenarios) or log.came
     laws = subject.laws if whole else [law for law in subject.laws if law.watches]
     examples = min(asking.budget.examples, _LOOKED) if whole else LEVELS["quick"][0]
 
     def search(side: str) -> list[Finding]:
         with closing(Ahead(sessions[side].fresh(), sessions[OTHER[side]].fresh())) as session:
-            single = [_search_on(asking, session, subject, inputs) for inputs in scenarios]
+            single = [_search_on(asking, session, subject, subject.laws, [inputs]) for inputs in scenarios]
             return list_findings(*single, asking.search_laws(session, subject, laws, examples))
+
+    def search_turned(side: str) -> list[Finding]:
+        one, other = (sessions[each].fresh() for each in (side, OTHER[side]))
+        with closing(Ahead(one, other, (pair.description(side), pair.description(OTHER[side])))) as session:
+            relations = [law for law in subject.laws if not law.needs_oracle]
+            findings = list_findings(_search_on(asking, session, subject, relations, turned))
+        return [each for each in findings if not any(isinstance(item, Increased) for item in each.violations)]
 
     def search_new_options(side: str) -> list[Finding]:
         subjects = [subject, with_own_inputs] if side == AFTER and with_own_inputs != subject else [subject]
@@ -79,6 +95,8 @@ def compare_laws(
         if findings_by[AFTER] and findings_by[BEFORE] and not log.came:
             findings_by = _without_inherited(asking, sessions, subject, findings_by, inherited)
         ever = dict(zip(SIDES, pool.map(search_new_options, SIDES))) if log.came else {}
+        for side, findings in zip(SIDES, pool.map(search_turned, SIDES) if turned else ()):
+            findings_by[side] = [*findings_by[side], *findings]
     for side, findings in findings_by.items():
         for finding in findings:
             broken = describe_finding(finding, log.nonzero[OTHER[side]] - log.nonzero[side])
@@ -134,9 +152,11 @@ def _without_inherited(
     return {BEFORE: list({id(each): each for each in better}.values()), AFTER: []} if better else findings_by
 
 
-def _search_on(asking: Asking, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
-    search = BoundarySearch(session, subject, asking.budget.seed)
-    search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
+def _search_on(
+    asking: Asking, session: LawSession, subject: Subject, laws: Collection[Law], scenarios: Sequence[Inputs]
+) -> BoundarySearch:
+    search = BoundarySearch(session, subject, asking.budget.seed, laws)
+    search.begin([Example({"": inputs}, tuple(law.name for law in laws)) for inputs in scenarios])
     return search
 
 

@@ -220,10 +220,14 @@ class Pair(LawSession):
         raise Undecidable(replace(first, reason=f"{where}: {first.reason}"))
 
     def _answer(self, side: str, subject: Subject, calls: Calls, describe: Description, given: Given) -> Replies:
-        if self._beside is not None:
-            lines = dict(self._lines.get(side, {}))
-            describe = {"beside": list(self._beside), "lines": lines, "gradients": self._gradients}
-        return self._sides[side].answers(subject, calls, describe, given)
+        return self._sides[side].answers(subject, calls, self.description(side) or describe, given)
+
+    def description(self, side: str) -> Description:
+        """Return what one side's replies contain besides observations."""
+        if self._beside is None:
+            return False
+        lines = dict(self._lines.get(side, {}))
+        return {"beside": list(self._beside), "lines": lines, "gradients": self._gradients}
 
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
         """Raise :class:`OneSided` if one side's process ended although the other side returned.
@@ -376,17 +380,23 @@ def _has_nonzero(array: Numbers) -> bool:
 
 class Ahead(LawSession):
     """A session that checks laws at one revision, and drops violations that are at least as large at the other
-    revision."""
+    revision.
 
-    def __init__(self, one: LawSession, other: LawSession) -> None:
-        self._one, self._other = one, other
+    :param describe: what each session's replies contain besides observations. If a scenario sets options, it must not
+        be False, because a worker sets options only while it records what runs.
+    """
+
+    def __init__(
+        self, one: LawSession, other: LawSession, describe: tuple[Description, Description] = (False, False)
+    ) -> None:
+        self._one, self._other, self._describe = one, other, describe
 
     def close(self) -> None:
         self._one.close()
         self._other.close()
 
     def fresh(self) -> Ahead:
-        return Ahead(self._one.fresh(), self._other.fresh())
+        return Ahead(self._one.fresh(), self._other.fresh(), self._describe)
 
     def try_(
         self,
@@ -396,10 +406,11 @@ class Ahead(LawSession):
         coarsest: str = "",
         scenario_inputs: Given = None,
     ) -> list[Trial]:
-        trials = self._one.try_(subject, plans, describe, coarsest, scenario_inputs)
+        trials = self._one.try_(subject, plans, self._describe[0] or describe, coarsest, scenario_inputs)
         broken = [place for place, trial in enumerate(trials) if trial.violations]
         try:
-            there = self._other.try_(subject, [plans[place] for place in broken], False, coarsest, scenario_inputs)
+            repeated = [plans[place] for place in broken]
+            there = self._other.try_(subject, repeated, self._describe[1], coarsest, scenario_inputs)
         except Undecidable:
             there = [Trial({})] * len(broken)
         for place, other in zip(broken, there):

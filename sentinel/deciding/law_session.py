@@ -233,11 +233,11 @@ class LawSession:
                 twin = bool(law.twin) and variant == law.twin
                 name = names[-1][variant] = call_names.setdefault((id(inputs), twin), f"{len(call_names)}")
                 boundary = subject.binding.twins[0] if twin else None
-                call = calls.setdefault(name, {"inputs": dict(inputs), "boundary": boundary, "watch": False})
+                call = calls.setdefault(name, {**_call(inputs), "boundary": boundary})
                 # Laws share a call, because recording side effects does not change the observation.
                 call["watch"] |= law.watches
                 if law.needs_oracle and subject.contract.oracle is not None:
-                    consultations[name] = {"inputs": dict(inputs)}
+                    consultations[name] = {"inputs": calls[name]["inputs"]}
         answer, reference = self._ask(subject, calls, consultations, describe, scenario_inputs)
         return [
             _judge_plan(law, subject.contract, variants, names_of_plan, answer, reference, coarsest)
@@ -258,11 +258,8 @@ class LawSession:
         describe: Description = False,
         scenario_inputs: Sequence[str] | None = None,
     ) -> Replies:
-        """Return the worker's replies to these calls. The inputs of a call may contain :data:`SETTINGS`."""
-        plain: dict[str, dict[str, Any]] = {}
-        for name, inputs in calls.items():
-            plain[name] = {"inputs": dict(inputs), "boundary": None, "watch": False}
-            plain[name]["settings"] = plain[name]["inputs"].pop(SETTINGS, {})
+        """Return the worker's replies to these calls."""
+        plain = {name: _call(inputs) for name, inputs in calls.items()}
         return self._ask(subject, plain, {}, describe, scenario_inputs)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
@@ -274,7 +271,7 @@ class LawSession:
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
         """Return the oracle's reply to each call: an observation or a failure."""
-        plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
+        plain = {name: {"inputs": _call(inputs)["inputs"]} for name, inputs in calls.items()}
         return self._consult({**_request(subject), "calls": plain})
 
     def find(self, subject: Subject) -> Claim:
@@ -414,6 +411,13 @@ def _request(subject: Subject) -> dict[str, Any]:
         "adapter": subject.adapter,
         "given": subject.scenario_inputs,
     }
+
+
+def _call(inputs: Inputs) -> dict[str, Any]:
+    """Return a request for one call with these inputs, which may contain :data:`SETTINGS`."""
+    plain = dict(inputs)
+    settings = plain.pop(SETTINGS, {})
+    return {"inputs": plain, "settings": settings, "boundary": None, "watch": False}
 
 
 def _judge_plan(

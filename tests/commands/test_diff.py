@@ -1473,6 +1473,25 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
     assert kind in answer.out
 
 
+OPTION = f"""
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", rescale=False):
+    loss = {MENDED}
+    if rescale:
+        loss = {{rescaled}}
+    return loss
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rescaled", "worse"), [("loss + loss_mat.mean()", True), ("loss * 3.0", False)])
+def test_a_law_about_relations_judges_options_that_no_contract_declares(run_sentinel, tree, rescaled, worse):
+    refs = [tree(name, OPTION.format(rescaled=text)) for name, text in (("one", "loss * 2.0"), ("other", rescaled))]
+    answer = run_sentinel("diff", "tiny", *refs, *FEW)
+    assert "rescale = True" in answer.out
+    assert ("breaks masked_values_have_no_influence" in answer.out) is worse
+    assert ("agg_loss: other" in answer.out) is not worse
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("both", [True, False])
 def test_values_not_finite_at_both_revisions_are_undecided(run_sentinel, tree, both):
