@@ -161,6 +161,13 @@ def equal(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
+def equal_numbers(left: Any, right: Any) -> bool:
+    """Return True if two tensors have equal numbers, even if their dtypes differ. NaN equals NaN."""
+    if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        return False
+    return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
+
+
 def observed_keys(case: Case, variant: str) -> Iterator[Observed]:
     """Yield the keys that the contract observes. Without a contract, yield the keys with one number per row or
     token."""

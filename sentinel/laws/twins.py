@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import same
 from sentinel.laws.law import Case, Violation, law
-from sentinel.laws.layout import equal, first_two, like
+from sentinel.laws.layout import equal, equal_numbers, first_two, like
 from sentinel.values.literals import FLOATS, Tensor
 
 
@@ -43,7 +41,9 @@ def twins_agree(case: Case) -> Iterator[Violation]:
     first, others = first_two(case)
     for other in others:
         one, two = case.inputs[first], case.inputs[other]
-        if set(one) != set(two) or not all(_alike(value, two[name]) for name, value in one.items()):
+        if set(one) != set(two) or not all(
+            equal(value, two[name]) or equal_numbers(value, two[name]) for name, value in one.items()
+        ):
             raise DoesNotApply(f"the inputs of variant {other!r} have different values from those of {first!r}")
         if all(equal(value, two[name]) for name, value in one.items()):
             yield from same(case, first, other, prefix="the two implementations disagree: ")
@@ -52,10 +52,3 @@ def twins_agree(case: Case) -> Iterator[Violation]:
             # A search repeats a violation with the symptom `value` in float64, and drops it as rounding if it vanishes.
             # This violation would always vanish, because the two variants differ only in precision.
             yield replace(item, symptom="precision") if item.symptom == "value" else item
-
-
-def _alike(left: object, right: object) -> bool:
-    """Return True if two inputs have equal values, even if their precisions differ."""
-    if isinstance(left, Tensor) and isinstance(right, Tensor):
-        return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
-    return equal(left, right)
