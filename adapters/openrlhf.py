@@ -557,7 +557,8 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_a_critic(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute advantages and returns by GAE, with OpenRLHF's advantage step. A response's reward is a single number."""
-    mask, rewards = inputs["response_mask"].float(), inputs["token_level_rewards"].sum(-1)
+    mask = inputs["response_mask"].float()
+    rewards = torch.where(mask != 0, inputs["token_level_rewards"], 0.0).sum(-1)
     options = {"gamma": inputs["gamma"], "lam": inputs["lam"], "values": inputs["values"]}
     made = _advantages(boundary, "gae", 1, torch.zeros(mask.shape), mask, rewards, 0.0, **options)
     return {"advantages": made.advantages, "returns": made.returns}

@@ -560,6 +560,11 @@ def _score(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return {"log_probs": values, "entropy": None}
 
 
+def _call_on_cpu(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
+        return {"returned": boundary.function(**inputs["arguments"])}
+
+
 def _opd_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     # The advantages of on-policy distillation are the teacher's log-probs minus the student's, which are 0 here.
     advantages, mask = inputs["advantages"], inputs["response_mask"]
@@ -599,6 +604,10 @@ _SCORED = (
             (f"{_PARALLEL}.get_next_token_logprobs_from_logits", "alone"),
             (f"{_PARALLEL}.vocab_parallel_log_softmax", "columns"), (f"{SAMPLING}.apply_top_k_top_p", "alone"),
         )
+    ),
+    Binding(
+        f"{_PARALLEL}.get_next_token_logprobs_from_logits", "call", call=_call_on_cpu,
+        stand_ins=(StandIn("cuda", "leaves a tensor on the CPU"),),
     ),
     Binding(
         f"{_ESTIMATORS}.OPDAdvantageEstimator.compute_advantage", "advantage_normalisation", call=_opd_advantages,

@@ -86,7 +86,11 @@ class Loader:
         missing = torch.full((2,), -1.0)
         paths = [f"track of {name}" if is_video else name for name in names]
         media = [self._files.get(path, missing) for path in paths]
-        return media, [{"fps": 2.0, "video_metadata": f"meta of {path}"} for path in paths]
+        # Only videos have options. Options of sounds would replace those of the videos of the same row.
+        videos = [not is_video and "video-" in path for path in paths]
+        return media, [
+            {"fps": 2.0, "video_metadata": f"meta of {path}"} if video else {} for video, path in zip(videos, paths)
+        ]
 
 
 class _Processor:

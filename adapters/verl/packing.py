@@ -75,6 +75,14 @@ def _recompute(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": scores[:, :-1, 0], "entropy": scores[:, :-1, 1]}
 
 
+def _lay_out(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Distribute token ids to two ranks with verl, join the ranks again, and return the ids of each row."""
+    rows, layout = inputs["arguments"]["input_ids"], inputs["arguments"].get("layout", {})
+    ids = torch.nested.as_nested_tensor([*map(torch.tensor, rows)], layout=torch.jagged)
+    joined = _score_on_ranks(boundary, ids, 2, lambda own, *_: own, **layout)
+    return {"returned": [row.tolist() for row in joined.unbind()]}
+
+
 def _score_packed_on_ranks(boundary: Any, table: Any, ids: Any, attended: Any, ranks: int, padded: bool) -> Any:
     """Lay out token ids and the ids of the next tokens with verl on each rank, look up each token's scores there, and
     return the scores of the first rank, [rows, tokens, scores].
@@ -125,6 +133,7 @@ BINDINGS = (
         for form, parameter in (("thd", "cp_layout"), ("bshd", "forced_max_seqlen"))
         for side in ("pre", "post")
     ),
+    Binding(f"{_UTIL}.preprocess_thd_engine", "call", call=_lay_out, stand_ins=(RANKS,)),
     *(
         Binding(
             f"{_UTIL}.{side}process_packed_seqs", "recomputed_log_probs", call=_recompute_packed,

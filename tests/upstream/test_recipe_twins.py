@@ -261,6 +261,16 @@ TWINS: Twins = {
             ),
         ),
     ),
+    "reshaped": (
+        NEMORL,
+        (
+            (
+                "nemo_rl/algorithms/logits_sampling_utils.py",
+                "logits.view(-1, vocab_size)",
+                "logits.reshape(-1, vocab_size)",
+            ),
+        ),
+    ),
     "selected": (PRIMERL, ((_PRIME_LOSS, _IPO, _IPO + _SELECTED), (_PRIME_LOSS, _REF_KL, _REF_KL + _SELECTED))),
 }
 #: bug id -> the changed copy, the verdict at its pin, the verdict at the copy.
@@ -288,6 +298,7 @@ BY_TWIN = {
     "ROLL-IFEVAL-KEYWORD-COUNTS-EVERY-WORD": ("the keyword", "reproduced", "fixed"),
     "TRL-MINILLM-DISCOUNT-BY-POSITION": ("from the token on", "reproduced", "fixed"),
     "NEMORL-OPD-MASKED-NAN": ("masked gap", "reproduced", "fixed"),
+    "NEMORL-TOP-P-SEVERAL-ROWS-RAISES": ("reshaped", "reproduced", "fixed"),
     "ROLL-K3-OVERFLOW-NAN-GRADIENT": ("k3 cut", "reproduced", "fixed"),
     "ROLL-TURN-END-DOUBLED": ("closed once", "reproduced", "fixed"),
     "SLIME-RESUMED-ROUTING-REPLACED": ("experts kept", "reproduced", "fixed"),
