@@ -436,6 +436,28 @@ def _reduce_metrics(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping
     return dict(metric.reduce_metrics(joined))
 
 
+def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the loss of verl's critic on one micro-batch with its engine's global counts."""
+    mask = inputs["response_mask"]
+    rows, width = mask.shape
+    ids = torch.zeros((rows, width + 1), dtype=torch.int64)
+    tensors = {
+        "prompts": ids[:, :1],
+        "responses": ids[:, 1:],
+        "attention_mask": torch.ones_like(ids),
+        "response_mask": mask,
+        "values": inputs["values"],
+        "returns": inputs["returns"],
+    }
+    counts = {name: inputs[name] for name in ("dp_size", "batch_num_tokens", "global_batch_size")}
+    data = _tensordict(boundary, tensors, **{**counts, "dp_size": counts["dp_size"] or 1}, max_response_len=width)
+    # The last position predicts no response token.
+    output = {"values": _make_jagged([torch.nn.functional.pad(row, (0, 1)) for row in inputs["vpreds"]])}
+    config = kit.stand_in(**{name: inputs[name] for name in ("cliprange_value", "loss_agg_mode", "loss_scale_factor")})
+    loss, metrics = boundary.function(config=config, model_output=output, data=data)
+    return {"loss": loss, "clip_fraction": metrics["critic/vf_clipfrac"]}
+
+
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one update with verl's loss for supervised training."""
     mask, ranks = inputs["response_mask"], inputs["dp_size"]
@@ -633,6 +655,18 @@ _ENGINES = (
                 "the mask is summed before it is shifted",
                 f"{MAIN}/workers/engine/fsdp/transformer_impl.py#L706",
             ),
+        ),
+    ),
+    Binding(
+        f"{_LOSSES}.value_loss",
+        "value_loss",
+        requires=(_ENGINE,),
+        call=_value_loss,
+        imports=(_TENSORDICT,),
+        stand_ins=(CONFIG, MODEL),
+        accepts={"cliprange_value": (0.2, 0.6)},
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/trainer/ppo/core_algos.py#L2174"),
         ),
     ),
     Binding(
