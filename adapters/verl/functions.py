@@ -16,8 +16,10 @@ from sentinel.binding.kit import torch
 from .containers import CONTAINER
 from .data import aggregated_name, reported_of_part
 from .shared import CPU, MAIN
+from .updates import refuse_flash_attention
 
 _TORCH, _PADDING = "verl.utils.torch_functional", "verl.workers.utils.padding"
+_PADDING_BEFORE = "verl.workers.roles.utils.padding"
 _PROTOCOL, _CORE = "verl.protocol", "verl.trainer.ppo.core_algos"
 _DATA, _METRIC = f"{_PROTOCOL}.DataProto", "verl.utils.metric.utils"
 _TENSORDICT, _ULYSSES = "verl.utils.tensordict_utils", "verl.utils.ulysses"
@@ -320,7 +322,6 @@ _METRICS = (
         Binding(path, "mean_of_parts", call=call, fixed=_NO_GAPS, accepts=accepts)
         for path, call, accepts in (
             (f"{_METRIC}.reduce_metrics", _reduced, _SIMPLE),
-            ("verl.trainer.ppo.metric_utils.reduce_metrics", _reduced, _SIMPLE),
             (f"{_METRIC}.Metric.append", _mean_of_metric, _WITH_SUM),
             (f"{_METRIC}.Metric.extend", _mean_of_metric, _WITH_SUM),
             (f"{_METRIC}.Metric.aggregate_dp", _over_ranks, _SIMPLE),
@@ -330,6 +331,10 @@ _METRICS = (
             ),
             ("verl.trainer.ppo.metric_utils.process_validation_metrics", _validation_mean, {}),
         )
+    ),
+    Binding(
+        "verl.trainer.ppo.metric_utils.reduce_metrics", "mean_of_parts", call=_reduced, fixed=_NO_GAPS, accepts=_SIMPLE,
+        formerly=("verl.trainer.ppo.ray_trainer.reduce_metrics",),
     ),
     Binding("verl.trainer.ppo.ray_trainer.compute_spec_decode_metrics", "mean_of_parts", call=_rate_accepted),
 )  # fmt: skip
@@ -443,9 +448,11 @@ def _response_values(reads: Callable[..., Any], boundary: Any, inputs: Mapping[s
 
 
 def _sliced(boundary: Any, packed: Any, lengths: list[int], width: int) -> Any:
+    refuse_flash_attention(boundary.function)
     columns = {
         "prompts": _nested([torch.ones(1) for _ in lengths]),
         "responses": _nested([torch.ones(n) for n in lengths]),
+        "attention_mask": _nested([torch.ones(n + 1) for n in lengths]),  # some versions read it, and do not use it
     }
     data = boundary.imported[_TENSORDICT].get_tensordict(columns, {"max_response_len": width})
     return boundary.function(packed, data)
@@ -567,7 +574,10 @@ _PADDED = (
     _collates(f"{_TORCH}.get_unpad_data", _select_valid_tokens),
     _collates(f"{_TORCH}.remove_pad_token", _from_left),
     _collates(f"{_PADDING}.response_to_nested", _responses),
-    _collates(f"{_PADDING}.left_right_2_no_padding", _to_nested, "input_ids", "position_ids", imports=(_TENSORDICT,)),
+    _collates(
+        f"{_PADDING}.left_right_2_no_padding", _to_nested, "input_ids", "position_ids", imports=(_TENSORDICT,),
+        formerly=(f"{_PADDING_BEFORE}.left_right_2_no_padding",),
+    ),
     _collates("verl.utils.dataset.rl_dataset.collate_fn", _stacked, "label", others=_TWO),
     _collates(
         "verl.utils.model.extract_multi_modal_inputs", _images_of_rows, "input_features",
@@ -577,7 +587,7 @@ _PADDED = (
     *(
         Binding(
             f"{_PADDING}.{name}", "critic_values", call=partial(_response_values, reads), imports=(_TENSORDICT,),
-            accepts={"response_mask": _ROWS},
+            accepts={"response_mask": _ROWS}, formerly=(f"{_PADDING_BEFORE}.{name}",),
         )
         for name, reads in (("no_padding_2_padding", _sliced), ("response_from_nested", _nested_responses))
     ),
@@ -642,7 +652,7 @@ def _wrapped(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[An
 
 def _split_future(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     """Split a ``DataProtoFuture`` with verl, and return the data of each part. ``ray.get`` returns its argument."""
-    future = boundary.owner(collect_fn=None, futures=[data])
+    future = boundary.owner(collect_fn=boundary.module.DataProto.concat, futures=[data])
     with kit.swap(boundary.module.ray, "get", kit.return_first):
         return [part.get() for part in boundary.function(future, inputs["count"])]
 
@@ -652,7 +662,7 @@ def _join(boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
     parts = kit.join_parts(CONTAINER, kit.stand_in(function=list, imported=boundary.imported), inputs, None)[0]
     if boundary.path.endswith("get"):
         with kit.swap(boundary.module.ray, "get", kit.return_first):
-            return [boundary.function(boundary.owner(collect_fn=None, futures=parts))]
+            return [boundary.function(boundary.owner(collect_fn=boundary.module.DataProto.concat, futures=parts))]
     return [boundary.function(boundary.owner(parts))]
 
 
@@ -750,6 +760,7 @@ _SCHEDULES = (
     Binding(f"{_CORE}.AdaptiveKLController.update", "kl_coefficient", call=_coefficients, fixed={"adaptive": True}),
     Binding(
         "verl.workers.engine.fsdp.transformer_impl.FSDPEngine._build_lr_scheduler", "learning_rate", call=_read_rates,
+        formerly=("verl.workers.engine.fsdp.engine_impl.FSDPEngine._build_lr_scheduler",),
         fixed=LEARNING_RATE.lacking("warmup_steps", "min_ratio", "first_step"),
         accepts={"schedule": ("constant", "cosine")}, stand_ins=(CPU,),
     ),

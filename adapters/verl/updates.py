@@ -349,11 +349,15 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
     return boundary.imported[_TENSORDICT].get_tensordict(tensor_dict=dict(tensors), non_tensor_dict=plain)
 
 
-def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one policy update: apply verl's PPO loss to each rank's microbatches in the loop of the FSDP engine."""
-    padding = getattr(boundary.module, "no_padding_2_padding", None)
+def refuse_flash_attention(padding: Any) -> None:
+    """Raise :class:`AbsentError` if this version's ``no_padding_2_padding`` needs flash-attn."""
     if padding is not None and "pad_input" in padding.__code__.co_names:
         raise AbsentError("this version needs flash-attn to pad log-probs (no_padding_2_padding calls pad_input)")
+
+
+def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run one policy update: apply verl's PPO loss to each rank's microbatches in the loop of the FSDP engine."""
+    refuse_flash_attention(getattr(boundary.module, "no_padding_2_padding", None))
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
     rows = len(inputs["response_mask"])
@@ -434,6 +438,29 @@ def _reduce_metrics(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping
         else:
             joined[name] = [item for value in values for item in value]
     return dict(metric.reduce_metrics(joined))
+
+
+def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the loss of verl's critic on one micro-batch with its engine's global counts."""
+    refuse_flash_attention(getattr(boundary.module, "no_padding_2_padding", None))
+    mask = inputs["response_mask"]
+    rows, width = mask.shape
+    ids = torch.zeros((rows, width + 1), dtype=torch.int64)
+    tensors = {
+        "prompts": ids[:, :1],
+        "responses": ids[:, 1:],
+        "attention_mask": torch.ones_like(ids),
+        "response_mask": mask,
+        "values": inputs["values"],
+        "returns": inputs["returns"],
+    }
+    counts = {name: inputs[name] for name in ("dp_size", "batch_num_tokens", "global_batch_size")}
+    data = _tensordict(boundary, tensors, **{**counts, "dp_size": counts["dp_size"] or 1}, max_response_len=width)
+    # The last position predicts no response token.
+    output = {"values": _make_jagged([torch.nn.functional.pad(row, (0, 1)) for row in inputs["vpreds"]])}
+    config = kit.stand_in(**{name: inputs[name] for name in ("cliprange_value", "loss_agg_mode", "loss_scale_factor")})
+    loss, metrics = boundary.function(config=config, model_output=output, data=data)
+    return {"loss": loss, "clip_fraction": metrics["critic/vf_clipfrac"]}
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -584,7 +611,7 @@ def _engine_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         values = table[part].reshape(1, -1) if packed else table[part]
         output = (None, None, values) if has_head else kit.Named(logits=values[..., None])
         made = boundary.invoke({}, engine, output, output_args, micro_batch, logits_processor_func=None)
-        rows += [row[:-1] for row in made["values"].unbind()]
+        rows += [row.flatten()[:-1] for row in made["values"].unbind()]  # some versions return [tokens, 1]
     return {"values": torch.stack(rows)}
 
 
@@ -633,6 +660,18 @@ _ENGINES = (
                 "the mask is summed before it is shifted",
                 f"{MAIN}/workers/engine/fsdp/transformer_impl.py#L706",
             ),
+        ),
+    ),
+    Binding(
+        f"{_LOSSES}.value_loss",
+        "value_loss",
+        requires=(_ENGINE,),
+        call=_value_loss,
+        imports=(_TENSORDICT,),
+        stand_ins=(CONFIG, MODEL),
+        accepts={"cliprange_value": (0.2, 0.6)},
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/trainer/ppo/core_algos.py#L2174"),
         ),
     ),
     Binding(

@@ -35,6 +35,17 @@ RAISES = {
     ("verl.workers.actor.dp_actor.DataParallelPPOActor.update_policy", "1965ef5"): "#4933: its loss takes no index",
     ("verl.workers.utils.losses.sft_loss", "dbf4bba"): "#7212: log-probs are a rectangle, and their mask is jagged",
     ("verl.utils.dataset.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "dbf4bba"): "asks that loss",
+    ("verl.protocol.fold_batch_dim", ""): "np.reshape of NumPy 2.4 has no newshape; today's main does not pass it",
+    ("verl.protocol.unfold_batch_dim", ""): "np.reshape of NumPy 2.4 has no newshape; today's main does not pass it",
+    ("verl.models.mcore.util.preprocess_packed_seqs", ""): "FP8 padding of the last row on two ranks, until #6001",
+    ("verl.models.mcore.util.postprocess_packed_seqs", ""): "FP8 padding of the last row on two ranks, until #6001",
+    ("verl.utils.model.extract_multi_modal_inputs", ""): "until #4492, a row without images",
+    ("verl.trainer.ppo.metric_utils.process_validation_metrics", "4d722b1"): "it needs a column pred",
+    ("verl.trainer.ppo.metric_utils.process_validation_metrics", "7fc8330"): "it needs a column pred",
+    (
+        "verl.workers.engine.fsdp.transformer_impl.FSDPEngineWithValueHead.prepare_model_outputs",
+        "",
+    ): "until #4211, batches with padding",
     ("trl.trainer.grpo_trainer.GRPOTrainer._compute_loss", "ecb2811"): "TRL-GRPO-ADVANTAGES-ACROSS-TOKENS",
     ("trl.trainer.grpo_trainer.GRPOTrainer.compute_liger_loss", "ecb2811"): "TRL-GRPO-ADVANTAGES-ACROSS-TOKENS",
 }
