@@ -159,7 +159,8 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     def run(rank: int) -> None:
         own.rank = rank
         sys.setprofile(profile)
-        sys.settrace(trace)
+        if threading.gettrace() is None:  # else each thread has its own tracer: coverage.py's lose lines if shared
+            sys.settrace(trace)
         try:
             collectives.begin(rank)
             answers[rank] = work(rank)
