@@ -28,7 +28,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import runs
+from . import loops, runs
 
 _LOSS = "prime_rl.trainer.rl.loss"
 _BEFORE = "zeroband"
@@ -867,7 +867,16 @@ TARGET = Target(
     preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
     bindings=tuple(
         replace(binding, dtypes=("float32",))
-        for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS, *runs.BINDINGS)
+        for binding in (
+            *_LOSSES,
+            *_LOG_PROBS,
+            *_ADVANTAGES,
+            *_ROWS,
+            *_SCHEDULES,
+            *_ROLLOUTS,
+            *runs.BINDINGS,
+            *loops.BINDINGS,
+        )
     ),
     no_signal=_NO_SIGNAL,
 )

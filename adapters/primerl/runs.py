@@ -21,6 +21,7 @@ MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537
 _RL, _SFT, _UTILS = "prime_rl.trainer.rl.train", "prime_rl.trainer.sft.train", "prime_rl.trainer.utils"
 _LEVELS = ("debug", "info", "warning", "success")
 _FIRST = 4  # rows in each batch of a training run
+PEAK = 0.5  # the highest learning rate
 
 
 class _Rank:
@@ -30,7 +31,8 @@ class _Rank:
 
     def __init__(self, table: Any) -> None:
         self.table, self.gradient, self.model = table, torch.zeros_like(table), None
-        self.param_groups = [{"lr": 0.5}]
+        self.param_groups = [{"lr": PEAK}]
+        self.rates: list[float] = []
         self.saved: list[int] = []
         self.sent: list[int] = []
 
@@ -38,7 +40,13 @@ class _Rank:
         self.table.grad = None
 
     def step(self) -> None:
-        self.gradient += self.table.grad
+        self.add(self.param_groups[0]["lr"])
+
+    def add(self, rate: float) -> None:
+        """Add the gradient of one step, multiplied by the step's learning rate divided by the highest rate."""
+        self.rates.append(rate / PEAK)
+        if self.table.grad is not None:
+            self.gradient += self.table.grad * (rate / PEAK)
 
     def save(self, step: int, *_: Any, **__: Any) -> None:
         self.saved.append(step)
@@ -51,16 +59,23 @@ class _Rank:
 
 
 class _Reports:
-    """A stand-in for the monitors of a run. It records the logged metrics, which Sentinel compares."""
+    """A stand-in for the monitors of a run. It records the logged metrics, and the metrics of the first rank alone."""
 
     def __init__(self) -> None:
         self.logged: list[Mapping[str, Any]] = []
+        self.first: list[Mapping[str, Any]] = []
 
     async def setup(self, **_: Any) -> None:
         """Do nothing."""
 
     async def log(self, metrics: Mapping[str, Any], step: int) -> None:
         self.logged.append(dict(metrics))
+        if torch.distributed.get_rank() == 0:
+            self.first.append(dict(metrics))
+
+    def read(self, name: str) -> list[float]:
+        """Return what the first rank logged under a name, in order."""
+        return [float(each[name]) for each in self.first if name in each]
 
 
 def _clock() -> Any:
@@ -69,16 +84,29 @@ def _clock() -> Any:
 
 
 def _trained(
-    boundary: Any, ranks: int, config: Any, table: Any, replaced: Mapping[str, Any], after: Any = None
+    boundary: Any,
+    ranks: int,
+    config: Any,
+    table: Any,
+    replaced: Mapping[str, Any],
+    after: Any = None,
+    wrapped: Callable[[Any], Any] = kit.return_first,
+    optimizer: Callable[[Any], Any] = kit.return_first,
 ) -> tuple[list[_Rank], _Reports]:
+    """Run a trainer's loop on simulated ranks.
+
+    :param wrapped: makes the trainer's model from the table of log-probs; by default, the table is the model.
+    :param optimizer: makes the trainer's optimizer from the rank; by default, the rank is the optimizer.
+    """
     module, reports, own = boundary.module, _Reports(), threading.local()
     made: list[_Rank] = []
 
     def setup_model(*_: Any) -> Any:
         model = kit.token_table(table.detach(), after)
         own.rank = _Rank(model.model.table)
+        own.rank.table.register_hook(partial(_average, ranks))
         made.append(own.rank)
-        return model
+        return wrapped(model)
 
     mesh = kit.stand_in(size=lambda: ranks, get_group=lambda: None)
     dims = {"cp_enabled": False, "cp": 1, "ep_enabled": False, "fsdp_gradient_divide_factor": ranks}
@@ -97,7 +125,7 @@ def _trained(
             save=lambda *given, **more: own.rank.save(*given, **more), maybe_clean=nothing
         ),
         "setup_model": setup_model,
-        "setup_optimizer": lambda *_, **__: (own.rank, None),
+        "setup_optimizer": lambda *_, **__: (optimizer(own.rank), None),
         "setup_scheduler": lambda *_, **__: kit.stand_in(step=nothing),
         "setup_weight_broadcast": lambda *_: own.rank,
         "get_perf_counter": lambda *_: kit.stand_in(**speed),
@@ -115,15 +143,26 @@ def _trained(
     with ExitStack() as alone:
         alone.enter_context(kit.on_cpu(module, boundary.imported[_UTILS]))
         alone.enter_context(kit.swap_all(module, **swaps))
-        alone.enter_context(norms(lambda parameters, **_: _norm(parameters)))
+        alone.enter_context(norms(_clip))
         alone.enter_context(kit.swap(torch, "set_float32_matmul_precision", nothing))
         kit.on_ranks(ranks, lambda _: boundary.function.__wrapped__(config))
     return made, reports
 
 
-def _norm(parameters: Any) -> Any:
+def _average(ranks: int, gradient: Any) -> Any:
+    """Average a gradient over ranks, as FSDP does in each backward pass."""
+    total = gradient.clone()
+    torch.distributed.all_reduce(total)
+    return total / ranks
+
+
+def _clip(parameters: Any, max_norm: float, **_: Any) -> Any:
+    """Clip gradients by their norm, like torchtitan's function without its device meshes. Return the norm before."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return torch.stack([gradient.norm() for gradient in gradients]).norm()
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    for gradient in gradients if norm > max_norm else ():
+        gradient.mul_(max_norm / norm)
+    return norm
 
 
 def _config(**options: Any) -> Any:
@@ -138,7 +177,7 @@ def _config(**options: Any) -> Any:
         "log.level": "info", "log.json_logging": False, "log.log_data": False, "monitors.wandb": None,
         "monitors.file": None, "monitors.prime": None, "output_dir": ".", "run_dir": ".", "dist_timeout_seconds": 1,
         "matmul_precision": "highest", "model.fsdp_cpu_offload": False, "model.optim_cpu_offload": False, "model.cp": 1,
-        "optim.lr": 0.5, "optim.max_norm": 1.0, "scheduler.type": "constant", "rollout_transport": None,
+        "optim.lr": PEAK, "optim.max_norm": float("inf"), "scheduler.type": "constant", "rollout_transport": None,
         "weight_broadcast.type": "nccl", "enable_router_replay": False, "enable_token_export": False,
     }  # fmt: skip
     return kit.nest_options({**usual, **options})
@@ -173,7 +212,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     replaced = {"setup_dataset": lambda *_, **__: dataset, "setup_dataloader": load, "get_dataset_state": lambda _: {}}
     after = inputs["output_after"].detach()
     made, reports = _trained(boundary, ranks, _config(**settings), inputs["log_probs"], replaced, after)
-    gradient = sum(rank.gradient for rank in made) / ranks
+    gradient = made[0].gradient
     (loss,) = {each["loss/mean"] for each in reports.logged if "loss/mean" in each}
     return {"loss": loss, "gradient": gradient[:, 1:-1], "gradient_after": gradient[:, -1]}
 
@@ -229,14 +268,14 @@ def _ran(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**did, "versions": versions, "saved": made[0].saved}
 
 
-_STAND_INS = (
+STAND_INS = (
     StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens"),
     StandIn("setup functions, monitors", "the trainer's own loop calls stand-ins for files, meshes and engines"),
     RANKS,
 )
 BINDINGS = (
     Binding(
-        f"{_SFT}.train", "supervised_update", call=_supervised, stand_ins=_STAND_INS, imports=(_UTILS,),
+        f"{_SFT}.train", "supervised_update", call=_supervised, stand_ins=STAND_INS, imports=(_UTILS,),
         fixed={"first_counts": False, "max_tokens_per_microbatch": None}, requires=(f"{_UTILS}.scale_gradients_",),
         dialects=(
             Dialect(
@@ -246,7 +285,7 @@ BINDINGS = (
         ),
     ),
     Binding(
-        f"{_RL}.train", "training_loop", call=_ran, stand_ins=_STAND_INS, imports=(_UTILS,),
+        f"{_RL}.train", "training_loop", call=_ran, stand_ins=STAND_INS, imports=(_UTILS,),
         fixed={"validation_period": 0, "validates_first": False, "validates_last": False},
         requires=(f"{_UTILS}.scale_gradients_",),
     ),
