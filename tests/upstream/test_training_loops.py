@@ -1,0 +1,78 @@
+"""prime-rl's training loops: a fault behind an option is detected by scenarios with the option, and not without."""
+
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from binding_kit import Bound, opened_twin
+
+from sentinel.contracts.choices import Choices
+
+#: "main in August 2026"
+MAIN = "559b44772e471d1538537b8805cc77f3824a5e64"
+RL, SFT = "src/prime_rl/trainer/rl/train.py", "src/prime_rl/trainer/sft/train.py"
+BATCH, HEAD = "src/prime_rl/trainer/batch.py", "src/prime_rl/trainer/models/layers/lm_head.py"
+
+#: The loop, the inputs that reach a fault, its file, the text to replace, and its replacement.
+FAULTS: tuple[tuple[str, Mapping[str, Any], str, str, str], ...] = (
+    (
+        "rl", {"several_terms": True}, RL, 'local_ce_scale += int((micro_batch["ce_weights"] != 0).sum())',
+        "local_ce_scale += int(mask.sum()) + 1",
+    ),
+    ("rl", {"dp_size": 2}, RL, "scale_gradients_(None, model, parallel_dims.fsdp_gradient_divide_factor)", "pass"),
+    (
+        "rl", {"max_norm": 0.25}, RL, "model, config.optim.max_norm, parallel_dims",
+        "model, 2 * config.optim.max_norm, parallel_dims",
+    ),
+    (
+        "rl", {"warmup_steps": 2}, RL, "        optimizer.step()\n        optimizer.zero_grad()",
+        "        scheduler.step()\n        optimizer.step()\n        optimizer.zero_grad()",
+    ),
+    ("rl", {"fused_head": True}, HEAD, "inv_t = 1.0 / temperature", "inv_t = 1.0 * temperature"),
+    (
+        "rl", {"with_images": True}, BATCH, "mm_kwargs[key].data += sample.mm_kwargs[key].data",
+        "mm_kwargs[key].data = sample.mm_kwargs[key].data + mm_kwargs[key].data",
+    ),
+    (
+        "rl", {"with_routes": True}, BATCH, "routed_experts.data += sample.routed_experts.data",
+        "routed_experts.data = sample.routed_experts.data + routed_experts.data",
+    ),
+    ("sft", {"validates": True}, SFT, "total_token_count += token_count", "total_token_count += token_count + 1"),
+    (
+        "sft", {"fused_head": True}, SFT, 'loss_sum = -out["logprobs"][loss_mask].sum()',
+        'loss_sum = -out["logprobs"].sum()',
+    ),
+)  # fmt: skip
+PARAMS = [pytest.param(*fault[:2], id=f"{fault[0]}-{next(iter(fault[1]))}") for fault in FAULTS]
+#: Inputs with which no fault runs.
+PLAIN = {"warmup_steps": 0, "steps": 1, "max_norm": None, "dp_size": 1, "micro_batch_size": None}
+MASK = ((1, 1, 1), (1, 0, 0), (1, 1, 0), (0, 1, 1))
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
+    yield from opened_twin("primerl", MAIN, [fault[2:] for fault in FAULTS], tmp_path_factory.mktemp("primerl"))
+
+
+def _violations(code: Bound, loop: str, inputs: Mapping[str, Any]) -> list[str]:
+    subject = code.subject(f"prime_rl.trainer.{loop}.train.train", "loop_update")
+    found = []
+    for seed in range(4):
+        choose = Choices(random.Random(seed).randbytes(4096))
+        scenario = code.scenarios(subject, MASK, choose, {**PLAIN, **inputs})["plain"]
+        for law in ("the_oracle_agrees", "metrics_tell_the_truth"):
+            trial = code.ask(subject, law, {"": scenario})
+            assert not trial.refused
+            found += [item.detail for item in trial.violations]
+    return found
+
+
+@pytest.mark.parametrize(("loop", "inputs"), PARAMS)
+def test_a_fault_behind_an_option_is_detected(faulty, loop, inputs):
+    assert _violations(faulty, loop, inputs) != []
+
+
+@pytest.mark.parametrize("loop", ["rl", "sft"])
+def test_plain_scenarios_do_not_reach_the_faults(faulty, loop):
+    assert _violations(faulty, loop, {}) == []
