@@ -293,7 +293,7 @@ _NO_TERMS = dict.fromkeys(("policy_weights", "teacher_log_probs", *_EXTRA))
 BINDINGS = (
     Binding(
         f"{_RL}.train", "loop_update", call=_reinforced, stand_ins=STAND_INS,
-        imports=(_UTILS, _DATA, _BATCH, _CONFIGS, _HEAD, _TYPES), requires=(f"{_BATCH}.STREAM_FILL",),
+        imports=(_UTILS, _DATA, _BATCH, _CONFIGS, _HEAD, _TYPES), requires=(f"{_BATCH}.STREAM_FILL", f"{_TYPES}.TrainingSample"),
         fixed={"validates": False},
         accepts={
             "algorithm": ("dppo_tv", "importance_sampling", "cross_entropy"), "several_terms": (False, True),
