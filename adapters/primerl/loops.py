@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
@@ -15,7 +16,7 @@ from sentinel.binding.kit import torch
 from .runs import MAIN, PEAK, STAND_INS, _config, _packed, _trained
 
 _RL, _SFT, _UTILS = "prime_rl.trainer.rl.train", "prime_rl.trainer.sft.train", "prime_rl.trainer.utils"
-_DATA, _BATCH = "prime_rl.trainer.rl.data", "prime_rl.trainer.batch"
+_DATA, _BATCH, _CP = "prime_rl.trainer.rl.data", "prime_rl.trainer.batch", "prime_rl.utils.cp"
 _CONFIGS, _HEAD, _TYPES = (
     "prime_rl.configs.trainer", "prime_rl.trainer.models.layers.lm_head", "prime_rl.transports.rollouts.types",
 )  # fmt: skip
@@ -131,8 +132,13 @@ def _model(boundary: Any, inputs: Mapping[str, Any], tempered: bool, table: Any)
 
         def forward(self, input_ids: Any, labels: Any = None, temperature: Any = None, **media: Any) -> Any:
             rows = torch.where(input_ids < first, -1, (input_ids - first) // width)
-            logits = self.model(input_ids).last_hidden_state
-            logits = logits + _lacks(inputs, input_ids, rows, media)[..., None] * torch.arange(size)
+            lacking = _lacks(inputs, input_ids, rows, media)
+            if labels is None:
+                logits = self.model(input_ids).last_hidden_state
+            else:  # the next token may belong to another context-parallel rank
+                ids, rows, lacking = (_shard(each, labels.shape[1]) for each in (input_ids, rows, lacking))
+                logits = self.model(torch.cat([ids[:, :1], labels], 1)).last_hidden_state[:, :-1]
+            logits = logits + lacking[..., None] * torch.arange(size)
             logits = logits * _temperature(rows)[..., None] if tempered else logits
             if inputs["fused_head"]:
                 return self.head(logits, labels, temperature)
@@ -143,6 +149,55 @@ def _model(boundary: Any, inputs: Mapping[str, Any], tempered: bool, table: Any)
             return {"logprobs": log_probs, "entropy": whole[(labels - first).clamp(min=0)]}
 
     return Model()
+
+
+def _shard(values: Any, length: int) -> Any:
+    """Return this rank's part of [1, tokens]. prime-rl leaves it to the model to split batches with images."""
+    parts = values.shape[1] // length
+    return values.chunk(parts, 1)[torch.distributed.get_rank() % parts]
+
+
+def _gather(value: Any, group: Any) -> Any:
+    """Gather tensors from all ranks of a group. Gradients are summed over the ranks, as in torch.distributed.nn."""
+    place, count = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
+
+    class Gather(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        @staticmethod
+        def forward(_: Any, own: Any) -> Any:
+            parts = [None] * count
+            torch.distributed.all_gather(parts, own.detach().clone(), group=group)
+            return tuple(parts)
+
+        @staticmethod
+        def backward(_: Any, *gradients: Any) -> Any:
+            total = torch.stack(gradients)
+            torch.distributed.all_reduce(total, group=group)
+            return total[place]
+
+    return Gather.apply(value)
+
+
+def _run(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], replaced: Any, tempered: bool) -> Any:
+    """Run a loop with the options that both trainers have. Attention, which splits over ranks too, is left out."""
+    nothing = partial(kit.return_first, None)
+    parallel = inputs["context_parallel_size"]
+    usual = {
+        "max_steps": inputs["steps"], "optim.max_norm": inputs["max_norm"], "model.cp": parallel,
+        "model.cp_style": "ring", "model.attn": "words", **_schedule(inputs), **_resumed(inputs["resumes_after"]),
+        **dict.fromkeys(("ckpt.interval", "ckpt.skip_scheduler", "ckpt.skip_progress", "ckpt.skip_dataloader")),
+    }  # fmt: skip
+    swaps = {
+        "setup_scheduler": boundary.module.setup_scheduler,
+        "resolve_latest_ckpt_step": partial(kit.return_first, inputs["resumes_after"]),
+        **dict.fromkeys(("substitute_hf_flash_attn", "substitute_ring_attn"), nothing),
+    }
+    attention = dict.fromkeys(("update_ring_flash_attn_params", "setup_sparse_mla_cp"), nothing)
+    with kit.swap_all(boundary.imported[_CP], dist_nn=kit.stand_in(all_gather=_gather), **attention):
+        return _trained(
+            boundary, inputs["dp_size"] * parallel, _config(**usual, **options), inputs["log_probs"],
+            {**swaps, **replaced}, wrapped=partial(_model, boundary, inputs, tempered), optimizer=_make_optimizer,
+            parallel=parallel,
+        )  # fmt: skip
 
 
 def _lacks(inputs: Mapping[str, Any], ids: Any, rows: Any, media: Mapping[str, Any]) -> Any:
@@ -192,13 +247,21 @@ def _make_optimizer(rank: Any) -> Any:
     return Summing([rank.table], lr=PEAK)
 
 
-def _schedule(warmup_steps: int) -> dict[str, Any]:
-    if not warmup_steps:
+def _resumed(step: int) -> dict[str, Any]:
+    """Return options with which a run resumes from the checkpoint of a step, in each of prime-rl's three ways."""
+    if not step:
+        return {}
+    if step == 1:
+        return {"resume.dir": None, "resume.step": None}
+    return {"resume.dir": None, "resume.step": step} if step == 2 else {"resume.dir": Path(), "resume.dir_step": step}
+
+
+def _schedule(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if not inputs["warmup_steps"] and not inputs["decay_steps"]:
         return {"scheduler.type": "constant"}
-    lowest = PEAK * LOWEST_RATE
     return {
-        "scheduler.type": "linear", "scheduler.warmup_steps": warmup_steps, "scheduler.decay_steps": 0,
-        "scheduler.min_lr": lowest,
+        "scheduler.type": "linear", "scheduler.warmup_steps": inputs["warmup_steps"],
+        "scheduler.decay_steps": inputs["decay_steps"], "scheduler.min_lr": PEAK * LOWEST_RATE,
     }  # fmt: skip
 
 
@@ -210,19 +273,15 @@ def _reinforced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     cost = batch.build_bin_cost(None)
     parts = batch.prepare_batch(samples, _budget(inputs), ranks, cost, pad_to_multiple_of=4)
     options = {
-        "max_steps": inputs["steps"], "ckpt": None, "data.fake": None, "loss": _loss_config(boundary, inputs),
-        "optim.max_norm": inputs["max_norm"], "enable_router_replay": inputs["with_routes"],
-        "model.vlm": "vlm" if inputs["with_images"] else None, **_schedule(inputs["warmup_steps"]),
+        "data.fake": None, "loss": _loss_config(boundary, inputs), "enable_router_replay": inputs["with_routes"],
+        "model.vlm": "vlm" if inputs["with_images"] else None,
     }  # fmt: skip
-    mesh = {"get_world": lambda: kit.stand_in(rank=torch.distributed.get_rank(), world_size=ranks)}
-    replaced = {"setup_scheduler": boundary.module.setup_scheduler}
-    with kit.swap_all(data, setup_micro_batch_receiver=partial(_receive, parts), **mesh):
-        made, reports = _trained(
-            boundary, ranks, _config(**options), inputs["log_probs"], replaced,
-            wrapped=partial(_model, boundary, inputs, True), optimizer=_make_optimizer,
-        )  # fmt: skip
-    count = sum(map(len, parts))
-    # prime-rl logs the mean over microbatches of their shares of the loss.
+    size = ranks * inputs["context_parallel_size"]
+    world = {"get_world": lambda: kit.stand_in(rank=torch.distributed.get_rank(), world_size=size)}
+    with kit.swap_all(data, setup_micro_batch_receiver=partial(_receive, parts), **world):
+        made, reports = _run(boundary, inputs, options, {}, tempered=True)
+    # prime-rl logs the mean, over microbatches and ranks, of their shares of the loss.
+    count = sum(map(len, parts)) * inputs["context_parallel_size"]
     losses = [value * count for value in reports.read("loss/mean")]
     known = inputs["entropies"] is not None and not inputs["fused_head"]
     return {
@@ -243,7 +302,7 @@ def _logged(inputs: Mapping[str, Any], made: Any, reports: Any, losses: Sequence
         "gradient": made[0].gradient[:, 1:-1],
         "rates": made[0].rates,
         "loss": _mean(losses),
-        "lost_steps": inputs["steps"] - len(losses),
+        "lost_steps": inputs["steps"] - inputs["resumes_after"] - len(losses),
         "grad_norm": _mean(reports.read("optim/grad_norm")),
         "logged_rate": None if logged is None else logged / PEAK,
     }
@@ -252,24 +311,36 @@ def _logged(inputs: Mapping[str, Any], made: Any, reports: Any, losses: Sequence
 # -- supervised training -----------------------------------------------------------------------------------------------
 
 
+def _filled(batch: dict[str, Any], multiple: int) -> dict[str, Any]:
+    """Pad a microbatch with masked tokens to a multiple of the number of context-parallel ranks."""
+    missing = -batch["input_ids"].shape[1] % multiple
+    batch["seq_lens"][-1] += missing
+    return {
+        name: each if each.ndim == 1 else torch.nn.functional.pad(each, (0, missing)) for name, each in batch.items()
+    }
+
+
 def _tuned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run steps of supervised training. Each rank has the same number of microbatches, each with one packed row."""
-    mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
-    share = len(mask) // ranks
+    # Without a fused head, the model does not know the first token of the next context-parallel rank.
+    inputs = {**inputs, "fused_head": inputs["fused_head"] or inputs["context_parallel_size"] > 1}
+    mask = inputs["response_mask"] != 0
+    share = len(mask) // inputs["dp_size"]
     per = inputs["micro_batch_size"] or share
     ids, flags = kit.token_ids(torch.ones_like(mask)), [[*row, 0] for row in mask.long().tolist()]
 
+    parallel = inputs["context_parallel_size"]
+
     def load(_: Any, data: Any) -> Iterator[Any]:
-        start = torch.distributed.get_rank() * share
+        start = torch.distributed.get_rank() // parallel * share
         places = range(start, start + share, per)
         for place in places if data.name == "validation" else cycle(places):
-            yield _packed(ids[place : place + per], flags[place : place + per])
+            yield _filled(_packed(ids[place : place + per], flags[place : place + per]), parallel)
 
-    width = (mask.shape[1] + 1) * per
+    width = -(-(mask.shape[1] + 1) * per // parallel) * parallel
     options = {
-        "max_steps": inputs["steps"], "ckpt": None, "optim.max_norm": inputs["max_norm"], "data.type": "fake",
-        "data.name": "training", "data.batch_size": len(mask), "data.micro_batch_size": per, "data.seq_len": width,
-        "tokenizer.name": "words", "renderer": None, **_schedule(inputs["warmup_steps"]),
+        "data.type": "fake", "data.name": "training", "data.batch_size": len(mask), "data.micro_batch_size": per,
+        "data.seq_len": width, "tokenizer.name": "words", "renderer": None,
         "model.fused_lm_head_token_chunk_size": 2 if inputs["fused_head"] else None,
     }  # fmt: skip
     if inputs["validates"]:
@@ -278,13 +349,9 @@ def _tuned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     dataset = kit.stand_in(step=len(mask), epoch=0, num_samples=counts, num_tokens=counts)
     replaced = {
         "setup_dataset": partial(kit.return_first, dataset), "setup_dataloader": load,
-        "setup_scheduler": boundary.module.setup_scheduler,
         **dict.fromkeys(("get_dataset_state", "load_sft_dataset", "create_renderer"), partial(kit.return_first, {})),
     }  # fmt: skip
-    made, reports = _trained(
-        boundary, ranks, _config(**options), inputs["log_probs"], replaced,
-        wrapped=partial(_model, boundary, inputs, False), optimizer=_make_optimizer,
-    )  # fmt: skip
+    made, reports = _run(boundary, inputs, options, replaced, tempered=False)
     validated = _mean(reports.read("val/loss")) if mask.any() else None
     return {**_logged(inputs, made, reports, reports.read("loss/mean")), "validation_loss": validated}
 
@@ -293,11 +360,13 @@ _NO_TERMS = dict.fromkeys(("policy_weights", "teacher_log_probs", *_EXTRA))
 BINDINGS = (
     Binding(
         f"{_RL}.train", "loop_update", call=_reinforced, stand_ins=STAND_INS,
-        imports=(_UTILS, _DATA, _BATCH, _CONFIGS, _HEAD, _TYPES), requires=(f"{_BATCH}.STREAM_FILL", f"{_TYPES}.TrainingSample"),
+        imports=(_UTILS, _DATA, _BATCH, _CP, _CONFIGS, _HEAD, _TYPES),
+        requires=(f"{_BATCH}.STREAM_FILL", f"{_TYPES}.TrainingSample"),
         fixed={"validates": False},
         accepts={
             "algorithm": ("dppo_tv", "importance_sampling", "cross_entropy"), "several_terms": (False, True),
             "fused_head": (False, True), "with_images": (False, True), "with_routes": (False, True),
+            "resumes_after": (0, 1, 2, 3), "context_parallel_size": (1, 2),
         },
         dialects=(
             Dialect(
@@ -315,13 +384,16 @@ BINDINGS = (
         ),
     ),
     Binding(
-        f"{_SFT}.train", "loop_update", call=_tuned, stand_ins=STAND_INS, imports=(_UTILS, _HEAD),
+        f"{_SFT}.train", "loop_update", call=_tuned, stand_ins=STAND_INS, imports=(_UTILS, _HEAD, _CP),
         requires=(f"{_UTILS}.scale_gradients_",),
         fixed={
             **_NO_TERMS, "algorithm": "cross_entropy", "several_terms": False, "kl_coef": 0.0, "old_log_probs": None,
             "advantages": None, "entropies": None, "with_images": False, "with_routes": False, "eps_clip_low": 0.2,
             "eps_clip_high": 0.2, "max_tokens_per_microbatch": None,
         },
-        accepts={"fused_head": (False, True), "validates": (False, True)},
+        accepts={
+            "fused_head": (False, True), "validates": (False, True), "resumes_after": (0, 1, 2, 3),
+            "context_parallel_size": (1, 2),
+        },
     ),
 )  # fmt: skip

@@ -92,11 +92,13 @@ def _trained(
     after: Any = None,
     wrapped: Callable[[Any], Any] = kit.return_first,
     optimizer: Callable[[Any], Any] = kit.return_first,
+    parallel: int = 1,
 ) -> tuple[list[_Rank], _Reports]:
     """Run a trainer's loop on simulated ranks.
 
     :param wrapped: makes the trainer's model from the table of log-probs; by default, the table is the model.
     :param optimizer: makes the trainer's optimizer from the rank; by default, the rank is the optimizer.
+    :param parallel: number of context-parallel ranks, which are adjacent.
     """
     module, reports, own = boundary.module, _Reports(), threading.local()
     made: list[_Rank] = []
@@ -108,8 +110,14 @@ def _trained(
         made.append(own.rank)
         return wrapped(model)
 
-    mesh = kit.stand_in(size=lambda: ranks, get_group=lambda: None)
-    dims = {"cp_enabled": False, "cp": 1, "ep_enabled": False, "fsdp_gradient_divide_factor": ranks}
+    mesh = kit.stand_in(size=lambda: ranks // parallel, get_group=lambda: None)
+    beside = kit.stand_in(
+        get_group=lambda: cp_group(parallel), get_local_rank=lambda: torch.distributed.get_rank() % parallel
+    )
+    dims = {
+        "cp_enabled": parallel > 1, "cp": parallel, "ep_enabled": False, "fsdp_gradient_divide_factor": ranks,
+        "world_mesh": {"cp": beside},
+    }  # fmt: skip
     rank = torch.distributed.get_rank
     nothing = partial(kit.return_first, None)
     speed = {"count_tokens": nothing, "get_tokens_per_second": lambda: 100.0, "get_mfu": lambda: 50.0}
@@ -122,7 +130,7 @@ def _trained(
         "monitors": reports,
         "get_parallel_dims": lambda *_: kit.stand_in(**dims, get_mesh=lambda _: mesh),
         "setup_ckpt_manager": lambda *_, **__: kit.stand_in(
-            save=lambda *given, **more: own.rank.save(*given, **more), maybe_clean=nothing
+            save=lambda *given, **more: own.rank.save(*given, **more), maybe_clean=nothing, load=_load, ckpt_dir="."
         ),
         "setup_model": setup_model,
         "setup_optimizer": lambda *_, **__: (optimizer(own.rank), None),
@@ -147,6 +155,19 @@ def _trained(
         alone.enter_context(kit.swap(torch, "set_float32_matmul_precision", nothing))
         kit.on_ranks(ranks, lambda _: boundary.function.__wrapped__(config))
     return made, reports
+
+
+def cp_group(parallel: int) -> tuple[int, ...]:
+    """Return the context-parallel ranks that have the same samples as this rank."""
+    first = torch.distributed.get_rank() // parallel * parallel
+    return tuple(range(first, first + parallel))
+
+
+def _load(step: int, _: Any, __: Any, scheduler: Any, progress: Any, **___: Any) -> None:
+    """Set progress and schedule as a checkpoint does that was saved after a step."""
+    progress.step = step
+    for _number in range(step):
+        scheduler.step()
 
 
 def _average(ranks: int, gradient: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import detached, leaf, place_behind, replaced
+from sentinel.contracts.aggregation import CONTEXT_PARALLEL, detached, leaf, place_behind, replaced
 from sentinel.contracts.contract import (
     AS_DEFINED,
     TOKENS,
@@ -28,7 +28,6 @@ from sentinel.contracts.contract import (
 )
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.contracts.schedule import LEARNING_RATE
 from sentinel.contracts.updates import CUTTING, FUSED_HEAD, WITH_IMAGES, cut_otherwise, fitting
 from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor
@@ -54,8 +53,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the sum of the steps' gradients, each multiplied by the step's learning rate, and what they log.
 
     The loss is the sum of its terms (:func:`_terms`). If the Euclidean norm of its gradient exceeds ``max_norm``, the
-    gradient is multiplied by ``max_norm`` divided by the norm (Pascanu et al., arXiv:1211.5063, algorithm 1). The
-    warm-up is linear, and the rate is constant afterwards.
+    gradient is multiplied by ``max_norm`` divided by the norm (Pascanu et al., arXiv:1211.5063, algorithm 1). The rate
+    rises linearly in the warm-up, then stays constant, and falls linearly at the end (WSD, arXiv:2404.06395).
     """
     valid, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
     terms = _terms(inputs)
@@ -64,13 +63,13 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     slope = torch.zeros_like(log_probs) if slope is None else slope
     norm, most = float(slope.norm()), inputs["max_norm"]
     share = 1.0 if most is None or norm <= most else most / norm
-    steps, later = inputs["steps"], inputs["logged_rate_of"] == "next"
-    rates = _rates(inputs, steps)
-    logged = _rates(inputs, steps + 1)[1:] if later else rates
+    taken, later = range(inputs["resumes_after"], inputs["steps"]), inputs["logged_rate_of"] == "next"
+    rates = [_rate(inputs, step) for step in taken]
+    logged = [_rate(inputs, step + 1) for step in taken] if later else rates
     return {
         "gradient": slope * share * sum(rates),
         "rates": rates,
-        "logged_rate": sum(logged) / steps,
+        "logged_rate": sum(logged) / len(logged),
         "loss": total.detach(),
         "grad_norm": None if most is None else norm,
         "entropy": _mean(inputs["entropies"], valid),
@@ -80,10 +79,13 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rates(inputs: Mapping[str, Any], count: int) -> list[float]:
-    schedule = {"warmup_steps": inputs["warmup_steps"], "min_ratio": LOWEST_RATE, "warmup_from": "minimum", "peak": 1.0}
-    steps = {"training_steps": count, "first_step": 0}
-    return list(LEARNING_RATE.reference({**schedule, **steps, "schedule": "constant"})["rates"])
+def _rate(inputs: Mapping[str, Any], step: int) -> float:
+    """Return the rate of a step, from 0, divided by the highest rate."""
+    warmup, decay = inputs["warmup_steps"], inputs["decay_steps"]
+    if step < warmup:
+        return LOWEST_RATE + (1 - LOWEST_RATE) * step / warmup
+    fallen = step - (inputs["steps"] - decay)
+    return max(1 - (1 - LOWEST_RATE) * fallen / (decay - 1), LOWEST_RATE) if decay and fallen > 0 else 1.0
 
 
 def _mean(values: Any, flags: Any) -> float | None:
@@ -167,6 +169,8 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     if inputs["old_log_probs"] is not None:
         ratios = inputs["old_log_probs"].array().astype(np.float64)
         inputs["old_log_probs"] = place_behind(current, ratios.clip(-_MOST_NATS, _MOST_NATS))
+    least = max(inputs["warmup_steps"] + inputs["decay_steps"], inputs["resumes_after"] + 1)
+    inputs["steps"] = max(inputs["steps"], least)
     if inputs["algorithm"] == "cross_entropy":  # a supervised loss has no KL term
         inputs["kl_coef"] = 0.0
     if inputs["several_terms"]:
@@ -201,7 +205,7 @@ LOOP_UPDATE = Contract(
     summary="updates of a training loop: from a batch to the optimizer and to the logged numbers",
     source=(
         "PPO (arXiv:1707.06347), algorithm 1, with the losses of the contract policy_loss; gradient clipping "
-        "(arXiv:1211.5063, algorithm 1); linear warm-up. The split into ranks and microbatches must not change the sum"
+        "(arXiv:1211.5063, algorithm 1); warm-up and decay (arXiv:2404.06395). The split must not change the sum"
     ),
     inputs=(
         per_token(
@@ -230,7 +234,14 @@ LOOP_UPDATE = Contract(
         _term("distill", "the distillation"),
         per_token("teacher_log_probs", "log-probs of the teacher for the same tokens", default=None),
         drawn("steps", "number of steps; each trains on the whole batch", (1, 3)),
-        knob("warmup_steps", "steps in which the rate rises linearly, from a quarter of the highest rate", (0, 2)),
+        drawn("warmup_steps", "steps in which the rate rises linearly, from a quarter of the highest rate", (0, 2)),
+        drawn("decay_steps", "last steps, in which the rate falls linearly, to a quarter in the last step", (0, 2)),
+        Input(
+            "resumes_after",
+            "integer",
+            "the step after which the run was saved, and from which it resumes; 0: it starts at the first step",
+            default=0,
+        ),
         knob("max_norm", "largest norm of a step's gradient; default: no bound", (None, 0.25)),
         Input(
             "validates",
@@ -239,6 +250,7 @@ LOOP_UPDATE = Contract(
             default=False,
         ),
         *CUTTING,
+        CONTEXT_PARALLEL,
         FUSED_HEAD,
         WITH_IMAGES,
         WITH_ROUTES,

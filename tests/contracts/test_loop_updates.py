@@ -71,6 +71,12 @@ def test_the_rate_of_a_warm_up_multiplies_each_step(of, logged, oracle):
     assert seen["logged_rate"] == pytest.approx(logged)
 
 
+def test_the_rate_falls_to_the_lowest_in_the_last_step(oracle):
+    assert oracle(**UNEVEN, steps=6, warmup_steps=1, decay_steps=3)["rates"] == [0.25, 1.0, 1.0, 1.0, 0.625, 0.25]
+    resumed = oracle(**UNEVEN, steps=4, warmup_steps=2, decay_steps=2, resumes_after=1, logged_rate_of="next")
+    assert (resumed["rates"], resumed["logged_rate"]) == ([0.625, 1.0, 0.25], pytest.approx((1 + 0.25 + 0.25) / 3))
+
+
 def test_a_gradient_is_cut_to_the_largest_norm(oracle):
     norm = math.sqrt(1 + 1 / 9 + 0.25 / 9)
     seen = oracle(**UNEVEN, max_norm=0.25)

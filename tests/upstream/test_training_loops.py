@@ -38,6 +38,19 @@ FAULTS: tuple[tuple[str, Mapping[str, Any], str, str, str], ...] = (
         "rl", {"with_routes": True}, BATCH, "routed_experts.data += sample.routed_experts.data",
         "routed_experts.data = sample.routed_experts.data + routed_experts.data",
     ),
+    (
+        "rl", {"context_parallel_size": 2}, RL,
+        "labels = shard_for_cp(labels, cp_rank=cp_rank,", "labels = shard_for_cp(labels, cp_rank=0,",
+    ),
+    ("rl", {"resumes_after": 2, "steps": 4}, RL, "progress.step += 1\n        logger.info(", "logger.info("),
+    (
+        "rl", {"decay_steps": 2}, "src/prime_rl/trainer/scheduler.py", "total_iters=decay_steps - 1",
+        "total_iters=decay_steps",
+    ),
+    (
+        "sft", {"resumes_after": 2, "steps": 4}, SFT, "            progress.step += 1\n        # This",
+        "            pass\n        # This",
+    ),
     ("sft", {"validates": True}, SFT, "total_token_count += token_count", "total_token_count += token_count + 1"),
     (
         "sft", {"fused_head": True}, SFT, 'loss_sum = -out["logprobs"][loss_mask].sum()',
@@ -46,7 +59,11 @@ FAULTS: tuple[tuple[str, Mapping[str, Any], str, str, str], ...] = (
 )  # fmt: skip
 PARAMS = [pytest.param(*fault[:2], id=f"{fault[0]}-{next(iter(fault[1]))}") for fault in FAULTS]
 #: Inputs with which no fault runs.
-PLAIN = {"warmup_steps": 0, "steps": 1, "max_norm": None, "dp_size": 1, "micro_batch_size": None}
+PLAIN = {
+    **dict.fromkeys(("warmup_steps", "decay_steps"), 0),
+    **dict.fromkeys(("steps", "dp_size"), 1),
+    **dict.fromkeys(("max_norm", "micro_batch_size")),
+}
 MASK = ((1, 1, 1), (1, 0, 0), (1, 1, 0), (0, 1, 1))
 
 
