@@ -240,8 +240,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _ran(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run several steps of reinforcement learning. The advantage of each token is the reward of the token's row."""
-    steps = len(inputs["rewards"]) * inputs["epochs"]
-    steps = steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"])
+    steps = _steps(inputs)
     table = -torch.arange(1, 1 + len(inputs["rewards"]) * _FIRST * 3).reshape(-1, 3) / 16
     ids = kit.token_ids(torch.ones(table.shape))
     did: dict[str, list[Any]] = {name: [] for name in ("trained", "versions", "validated")}
@@ -274,19 +273,97 @@ def _ran(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             streams |= {"temperatures": torch.ones_like(of_tokens), **kinds}
             return {**whole, **streams, **none, "sequence_lengths": lengths, "env_names": names}
 
-    def forward(forward: Callable[..., Any], model: Any, input_ids: Any, *given: Any, **more: Any) -> Any:
-        width = table.shape[1] + 2
-        did["trained"] += [
-            int(first - ids[0][0]) // width for first in input_ids[0] if not int(first - ids[0][0]) % width
-        ]
-        return forward(model, input_ids, *given, **more)
-
     options = {"max_steps": steps, "ckpt.interval": inputs["save_period"], "data.fake": None, "model.seq_len": 12}
     loss = kit.stand_in(dppo_mask_low=0.2, dppo_mask_high=0.2, adv_tau=1.0, kl_tau=1e-3)
-    replaced = {"DataLoader": Loader, "forward": partial(forward, boundary.module.forward)}
-    made, _ = _trained(boundary, 1, _config(**options, loss=loss), table, replaced)
+    replaced = {"DataLoader": Loader, "forward": _note_rows(boundary.module.forward, table, did["trained"])}
+    served: list[float] = []
+    if inputs["equivalent_options"]:
+        options |= {
+            "weight_broadcast.type": "filesystem", "enable_token_export": True, "heartbeat.url": "",
+            "metrics_server.port": 1,
+        }  # fmt: skip
+        replaced |= {"Heartbeat": _make_heart, "MetricsServer": partial(_make_server, served)}
+    made, reports = _trained(boundary, 1, _config(**options, loss=loss), table, replaced)
     versions = [made[0].sent[place] for place in did["versions"]]
-    return {**did, "versions": versions, "saved": made[0].saved}
+    # No checkpoint counts if the metrics server got other losses than the log.
+    right = not inputs["equivalent_options"] or served == reports.read("loss/mean")
+    return {**did, "versions": versions, "saved": made[0].saved if right else []}
+
+
+def _steps(inputs: Mapping[str, Any]) -> int:
+    """Return the number of steps that the data and ``max_steps`` allow."""
+    steps: int = len(inputs["rewards"]) * inputs["epochs"]
+    return steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"])
+
+
+def _note_rows(forward: Callable[..., Any], table: Any, rows: list[int]) -> Callable[..., Any]:
+    """Return the trainer's forward function, which also records the rows that it trains on."""
+    first, width = kit.token_ids(torch.ones(1, 1))[0][0], table.shape[1] + 2
+
+    def noted(model: Any, input_ids: Any, *given: Any, **more: Any) -> Any:
+        if torch.is_grad_enabled():
+            rows.extend(int(each - first) // width for each in input_ids[0] if not int(each - first) % width)
+        return forward(model, input_ids, *given, **more)
+
+    return noted
+
+
+def _make_heart(_: str) -> Any:
+    return kit.stand_in(beat=partial(kit.return_first, None))
+
+
+def _make_server(served: list[float], _: Any) -> Any:
+    """Return a stand-in for a metrics server, which records the loss of each step."""
+    nothing = partial(kit.return_first, None)
+    return kit.stand_in(start=nothing, stop=nothing, update=lambda loss, **_: served.append(loss))
+
+
+def _fitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run several steps of supervised training. Each validation sample is a token whose loss is the sample's value.
+
+    prime-rl sends its weights for evaluation in the steps in which it also saves them.
+    """
+    steps, values = _steps(inputs), [float(value) for part in inputs["validation"] for value in part]
+    rows = len(inputs["rewards"]) * _FIRST
+    table = torch.cat([
+        -torch.arange(1, 1 + rows * 3).reshape(-1, 3) / 16, torch.tensor([[-value, -1.0, -1.0] for value in values])
+    ])  # fmt: skip
+    ids, trained = kit.token_ids(torch.ones(table.shape)), list[int]()
+
+    def load(_: Any, data: Any) -> Iterator[Any]:
+        if data.name == "validation":
+            start = rows
+            for part in inputs["validation"]:
+                yield _packed(ids[start : start + len(part)], [[1, 0, 0, 0]] * len(part))
+                start += len(part)
+        else:
+            for start in cycle(range(0, rows, _FIRST)):
+                yield _packed(ids[start : start + _FIRST], [[1, 1, 1, 0]] * _FIRST)
+
+    nothing, period = partial(kit.return_first, None), inputs["save_period"]
+    dataset = kit.stand_in(step=rows, epoch=0, num_samples={"one": rows}, num_tokens={"one": rows})
+    options = {
+        "max_steps": steps, "data.batch_size": _FIRST, "data.micro_batch_size": _FIRST, "data.seq_len": 4 * _FIRST,
+        "data.type": "fake", "data.name": "training", "ckpt.interval": period, "ckpt.skip_scheduler": False,
+        "val.eval_on_start": inputs["validates_first"], "val.interval": inputs["validation_period"] or steps + 1,
+        "val.data.name": "validation", "tokenizer.name": "words", "renderer": None,
+        "eval.source": [kit.stand_in(interval=period, resolved_name="words")],
+    }  # fmt: skip
+    replaced = {
+        "setup_dataset": partial(kit.return_first, dataset), "setup_dataloader": load,
+        "forward": _note_rows(boundary.module.forward, table, trained),
+        **dict.fromkeys(("get_dataset_state", "load_sft_dataset", "create_renderer"), nothing),
+    }  # fmt: skip
+    made, reports = _trained(boundary, 1, _config(**options), table, replaced)
+    logged = [each for each in reports.first if "val/loss" in each]
+    saved, sent = made[0].saved, made[0].sent
+    return {
+        "trained": trained,
+        # The validation of step 1 precedes the first update.
+        "validated": [each["step"] if each["step"] > 1 else 0 for each in logged],
+        "validation": [each["val/loss"] for each in logged],
+        "saved": saved if saved == sent else sent,
+    }
 
 
 STAND_INS = (
@@ -308,6 +385,11 @@ BINDINGS = (
     Binding(
         f"{_RL}.train", "training_loop", call=_ran, stand_ins=STAND_INS, imports=(_UTILS,),
         fixed={"validation_period": 0, "validates_first": False, "validates_last": False},
-        requires=(f"{_UTILS}.scale_gradients_",),
+        accepts={"equivalent_options": (0, 1)}, requires=(f"{_UTILS}.scale_gradients_",),
+    ),
+    Binding(
+        f"{_SFT}.train", "training_loop", call=_fitted, stand_ins=STAND_INS, imports=(_UTILS,),
+        fixed={"validates_last": False}, accepts={"validation_period": (0, 2)},
+        requires=(f"{_UTILS}.scale_gradients_", f"{_SFT}.load_sft_dataset"),
     ),
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """prime-rl's training loops: a fault behind an option is detected by scenarios with the option, and not without."""
 
+import contextlib
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from binding_kit import Bound, opened_twin
 
 from sentinel.contracts.choices import Choices
+from sentinel.contracts.contract import DoesNotApply
 
 #: "main in August 2026"
 MAIN = "559b44772e471d1538537b8805cc77f3824a5e64"
@@ -51,6 +53,14 @@ FAULTS: tuple[tuple[str, Mapping[str, Any], str, str, str], ...] = (
         "sft", {"resumes_after": 2, "steps": 4}, SFT, "            progress.step += 1\n        # This",
         "            pass\n        # This",
     ),
+    (
+        "sft", {"validation_period": 2, "max_steps": 3, "epochs": 3}, SFT, "progress.step % config.val.interval == 0",
+        "progress.step % config.val.interval == 1",
+    ),
+    (
+        "rl", {"equivalent_options": 1}, RL, 'loss=tensor_stats["loss/mean"],\n                throughput',
+        'loss=2 * tensor_stats["loss/mean"],\n                throughput',
+    ),
     ("sft", {"validates": True}, SFT, "total_token_count += token_count", "total_token_count += token_count + 1"),
     (
         "sft", {"fused_head": True}, SFT, 'loss_sum = -out["logprobs"][loss_mask].sum()',
@@ -72,24 +82,28 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
     yield from opened_twin("primerl", MAIN, [fault[2:] for fault in FAULTS], tmp_path_factory.mktemp("primerl"))
 
 
-def _violations(code: Bound, loop: str, inputs: Mapping[str, Any]) -> list[str]:
-    subject = code.subject(f"prime_rl.trainer.{loop}.train.train", "loop_update")
+def _violations(code: Bound, loop: str, inputs: Mapping[str, Any], contract: str) -> list[str]:
+    subject = code.subject(f"prime_rl.trainer.{loop}.train.train", contract)
+    inputs = {name: value for name, value in {**PLAIN, **inputs}.items() if subject.contract.input(name)}
     found = []
     for seed in range(4):
         choose = Choices(random.Random(seed).randbytes(4096))
-        scenario = code.scenarios(subject, MASK, choose, {**PLAIN, **inputs})["plain"]
+        scenario = code.scenarios(subject, MASK, choose, inputs)["plain"]
         for law in ("the_oracle_agrees", "metrics_tell_the_truth"):
-            trial = code.ask(subject, law, {"": scenario})
-            assert not trial.refused
-            found += [item.detail for item in trial.violations]
+            with contextlib.suppress(DoesNotApply):  # some loops log nothing that the contract defines
+                trial = code.ask(subject, law, {"": scenario})
+                assert not trial.refused
+                found += [item.detail for item in trial.violations]
     return found
 
 
 @pytest.mark.parametrize(("loop", "inputs"), PARAMS)
 def test_a_fault_behind_an_option_is_detected(faulty, loop, inputs):
-    assert _violations(faulty, loop, inputs) != []
+    contract = "training_loop" if inputs.keys() & {"epochs", "equivalent_options"} else "loop_update"
+    assert _violations(faulty, loop, inputs, contract) != []
 
 
+@pytest.mark.parametrize("contract", ["loop_update", "training_loop"])
 @pytest.mark.parametrize("loop", ["rl", "sft"])
-def test_plain_scenarios_do_not_reach_the_faults(faulty, loop):
-    assert _violations(faulty, loop, {}) == []
+def test_plain_scenarios_do_not_reach_the_faults(faulty, loop, contract):
+    assert _violations(faulty, loop, {}, contract) == []
