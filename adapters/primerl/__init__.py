@@ -589,9 +589,13 @@ def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sharded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Split columns over context-parallel ranks with prime-rl. Each rank's columns are one part of the result."""
-    count, parts = inputs["count"], []
+    count, parts, source = inputs["count"], list[Any](), kit.source_of(boundary.function)
     for rank in range(count):
         shards = {name: boundary.function(column[None], rank, count)[0] for name, column in inputs["fields"].items()}
+        if "ndim == 3" in source:  # positions with channels, of which each must be split like the others
+            for name, column in inputs["fields"].items():
+                channels = boundary.function(column.expand(3, 1, -1), rank, count)
+                shards[name] = shards[name] if (channels == shards[name]).all() else channels
         parts.append(shards)
     return {"parts": parts, "metas": [inputs["meta"]] * count}
 

@@ -196,7 +196,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], r
         return _trained(
             boundary, inputs["dp_size"] * parallel, _config(**usual, **options), inputs["log_probs"],
             {**swaps, **replaced}, wrapped=partial(_model, boundary, inputs, tempered), optimizer=_make_optimizer,
-            parallel=parallel,
+            parallel=parallel, offloads=inputs["offloads"],
         )  # fmt: skip
 
 
@@ -367,6 +367,7 @@ BINDINGS = (
             "algorithm": ("dppo_tv", "importance_sampling", "cross_entropy"), "several_terms": (False, True),
             "fused_head": (False, True), "with_images": (False, True), "with_routes": (False, True),
             "resumes_after": (0, 1, 2, 3), "context_parallel_size": (1, 2),
+            "offloads": (False, True),
         },
         dialects=(
             Dialect(
@@ -393,7 +394,7 @@ BINDINGS = (
         },
         accepts={
             "fused_head": (False, True), "validates": (False, True), "resumes_after": (0, 1, 2, 3),
-            "context_parallel_size": (1, 2),
+            "context_parallel_size": (1, 2), "offloads": (False, True),
         },
     ),
 )  # fmt: skip

@@ -93,12 +93,14 @@ def _trained(
     wrapped: Callable[[Any], Any] = kit.return_first,
     optimizer: Callable[[Any], Any] = kit.return_first,
     parallel: int = 1,
+    offloads: bool = False,
 ) -> tuple[list[_Rank], _Reports]:
     """Run a trainer's loop on simulated ranks.
 
     :param wrapped: makes the trainer's model from the table of log-probs; by default, the table is the model.
     :param optimizer: makes the trainer's optimizer from the rank; by default, the rank is the optimizer.
     :param parallel: number of context-parallel ranks, which are adjacent.
+    :param offloads: whether the trainer gets a manager that moves gradients to the CPU.
     """
     module, reports, own = boundary.module, _Reports(), threading.local()
     made: list[_Rank] = []
@@ -133,7 +135,7 @@ def _trained(
             save=lambda *given, **more: own.rank.save(*given, **more), maybe_clean=nothing, load=_load, ckpt_dir="."
         ),
         "setup_model": setup_model,
-        "setup_optimizer": lambda *_, **__: (optimizer(own.rank), None),
+        "setup_optimizer": lambda *_, **__: (optimizer(own.rank), _Offloading(own.rank.table) if offloads else None),
         "setup_scheduler": lambda *_, **__: kit.stand_in(step=nothing),
         "setup_weight_broadcast": lambda *_: own.rank,
         "get_perf_counter": lambda *_: kit.stand_in(**speed),
@@ -155,6 +157,31 @@ def _trained(
         alone.enter_context(kit.swap(torch, "set_float32_matmul_precision", nothing))
         kit.on_ranks(ranks, lambda _: boundary.function.__wrapped__(config))
     return made, reports
+
+
+class _Offloading:
+    """A stand-in for prime-rl's manager of offloaded gradients. It scales them after the last backward pass of a step,
+    and leaves them where they are.
+    """
+
+    def __init__(self, table: Any) -> None:
+        self.table, self.scale, self.final = table, 1.0, False
+
+    def begin_step(self, scale: float, **_: Any) -> None:
+        self.scale = scale
+
+    def begin_backward(self, final_backward: bool) -> None:
+        self.final = final_backward
+
+    def finish_backward(self, **_: Any) -> None:
+        if self.final:
+            self.table.grad.mul_(self.scale)
+
+    def clip_grad_norm_(self, max_norm: float) -> Any:
+        return _clip([self.table], max_norm)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 def cp_group(parallel: int) -> tuple[int, ...]:

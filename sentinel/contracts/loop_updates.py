@@ -251,6 +251,12 @@ LOOP_UPDATE = Contract(
         ),
         *CUTTING,
         CONTEXT_PARALLEL,
+        Input(
+            "offloads",
+            "boolean",
+            "whether a manager moves gradients to the CPU after each backward pass, and scales and cuts them there",
+            default=False,
+        ),
         FUSED_HEAD,
         WITH_IMAGES,
         WITH_ROUTES,

@@ -10,6 +10,7 @@ from binding_kit import Bound, opened_twin
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import DoesNotApply
+from sentinel.search.scenarios import draw
 
 #: "main in August 2026"
 MAIN = "559b44772e471d1538537b8805cc77f3824a5e64"
@@ -61,10 +62,40 @@ FAULTS: tuple[tuple[str, Mapping[str, Any], str, str, str], ...] = (
         "rl", {"equivalent_options": 1}, RL, 'loss=tensor_stats["loss/mean"],\n                throughput',
         'loss=2 * tensor_stats["loss/mean"],\n                throughput',
     ),
+    (
+        "sft", {"offloads": True, "context_parallel_size": 2}, SFT,
+        "global_step_token_count.item() // cp_size", "global_step_token_count.item()",
+    ),
     ("sft", {"validates": True}, SFT, "total_token_count += token_count", "total_token_count += token_count + 1"),
     (
         "sft", {"fused_head": True}, SFT, 'loss_sum = -out["logprobs"][loss_mask].sum()',
         'loss_sum = -out["logprobs"].sum()',
+    ),
+)  # fmt: skip
+#: The boundary below prime_rl, its contract, and a fault that the loops do not reach.
+FUNCTIONS = (
+    ("trainer.batch.prepare_sample", "truncation", BATCH, "ce_weights[:cut]", "ce_weights[-cut:]"),
+    (
+        "trainer.sft.data.cat_collate", "collation", "src/prime_rl/trainer/sft/data.py",
+        'packed_samples["mm_token_type_ids"] = [0] * existing_len', 'packed_samples["mm_token_type_ids"] = []',
+    ),
+    (
+        "trainer.sft.data.SFTDataset.__iter__", "epoch_order", "src/prime_rl/trainer/sft/data.py",
+        "self.data_rank:\n                continue\n\n            # Get example",
+        "1 - self.data_rank:\n                continue\n\n            # Get example",
+    ),
+    (
+        "orchestrator.trajectories.trace_to_samples", "collation", "src/prime_rl/orchestrator/trajectories.py",
+        "weights.extend(node_weights)", "weights.extend(node_weights[::-1])",
+    ),
+    (
+        "orchestrator.train_sink.TrainSink.process_batch", "rollout_collection",
+        "src/prime_rl/orchestrator/train_sink.py", "running >= self.token_batch_size",
+        "running > self.token_batch_size",
+    ),
+    (
+        "utils.cp.shard_position_ids_for_cp", "row_surgery", "src/prime_rl/utils/cp.py",
+        "cp_rank=cp_rank, cp_world_size=cp_world_size, seq_dim=2", "cp_rank=0, cp_world_size=cp_world_size, seq_dim=2",
     ),
 )  # fmt: skip
 PARAMS = [pytest.param(*fault[:2], id=f"{fault[0]}-{next(iter(fault[1]))}") for fault in FAULTS]
@@ -79,7 +110,8 @@ MASK = ((1, 1, 1), (1, 0, 0), (1, 1, 0), (0, 1, 1))
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bound]:
-    yield from opened_twin("primerl", MAIN, [fault[2:] for fault in FAULTS], tmp_path_factory.mktemp("primerl"))
+    edits = [fault[2:] for fault in (*FAULTS, *FUNCTIONS)]
+    yield from opened_twin("primerl", MAIN, edits, tmp_path_factory.mktemp("primerl"))
 
 
 def _violations(code: Bound, loop: str, inputs: Mapping[str, Any], contract: str) -> list[str]:
@@ -107,3 +139,15 @@ def test_a_fault_behind_an_option_is_detected(faulty, loop, inputs):
 @pytest.mark.parametrize("loop", ["rl", "sft"])
 def test_plain_scenarios_do_not_reach_the_faults(faulty, loop, contract):
     assert _violations(faulty, loop, {}, contract) == []
+
+
+@pytest.mark.parametrize(("boundary", "contract"), [function[:2] for function in FUNCTIONS])
+def test_a_fault_of_a_function_is_detected(faulty, boundary, contract):
+    subject = faulty.subject(f"prime_rl.{boundary}", contract)
+    laws = {law.name for law in subject.laws} & {"the_oracle_agrees", "fields_survive_surgery"}
+    trials = []
+    for seed in range(8):
+        scenario = draw(subject.contract, subject.binding, Choices(random.Random(seed).randbytes(4096)))
+        trials += [faulty.ask(subject, law, {"": scenario}) for law in sorted(laws)]
+    assert not all(trial.refused for trial in trials)
+    assert any(trial.violations for trial in trials)
