@@ -109,12 +109,13 @@ def _budget(inputs: Mapping[str, Any]) -> int:
 # -- model -------------------------------------------------------------------------------------------------------------
 
 
-def _model(boundary: Any, inputs: Mapping[str, Any], tempered: bool, table: Any) -> Any:
+def _model(boundary: Any, inputs: Mapping[str, Any], tempered: bool, adapted: Mapping[int, int], table: Any) -> Any:
     """Return the trainer's model: a table of log-probs with prime-rl's output layer.
 
     The model returns other log-probs if a row arrives without its own experts or images.
 
     :param tempered: whether the model multiplies logits by the temperature of the row, by which the trainer divides.
+    :param adapted: rank -> the number of tokens that the trainer has announced for the LoRA adapter.
     """
     size, width = table.config.vocab_size, inputs["log_probs"].shape[1] + 2
     first = kit.token_ids(torch.ones(1, 1))[0][0]
@@ -132,11 +133,12 @@ def _model(boundary: Any, inputs: Mapping[str, Any], tempered: bool, table: Any)
 
         def forward(self, input_ids: Any, labels: Any = None, temperature: Any = None, **media: Any) -> Any:
             rows = torch.where(input_ids < first, -1, (input_ids - first) // width)
-            lacking = _lacks(inputs, input_ids, rows, media)
+            length = (input_ids if labels is None else labels).shape[1]
+            lacking = _lacks(inputs, input_ids, rows, media) | (adapted[torch.distributed.get_rank()] != length)
             if labels is None:
                 logits = self.model(input_ids).last_hidden_state
             else:  # the next token may belong to another context-parallel rank
-                ids, rows, lacking = (_shard(each, labels.shape[1]) for each in (input_ids, rows, lacking))
+                ids, rows, lacking = (_shard(each, length) for each in (input_ids, rows, lacking))
                 logits = self.model(torch.cat([ids[:, :1], labels], 1)).last_hidden_state[:, :-1]
             logits = logits + lacking[..., None] * torch.arange(size)
             logits = logits * _temperature(rows)[..., None] if tempered else logits
@@ -180,22 +182,26 @@ def _gather(value: Any, group: Any) -> Any:
 def _run(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], replaced: Any, tempered: bool) -> Any:
     """Run a loop with the options that both trainers have. Attention, which splits over ranks too, is left out."""
     nothing = partial(kit.return_first, None)
-    parallel = inputs["context_parallel_size"]
+    parallel, adapted = inputs["context_parallel_size"], dict[int, int]()
     usual = {
         "max_steps": inputs["steps"], "optim.max_norm": inputs["max_norm"], "model.cp": parallel,
-        "model.cp_style": "ring", "model.attn": "words", **_schedule(inputs), **_resumed(inputs["resumes_after"]),
+        "model.cp_style": "ring", "model.attn": "words", "model.lora": "adapter",
+        **_schedule(inputs), **_resumed(inputs["resumes_after"]),
         **dict.fromkeys(("ckpt.interval", "ckpt.skip_scheduler", "ckpt.skip_progress", "ckpt.skip_dataloader")),
     }  # fmt: skip
     swaps = {
         "setup_scheduler": boundary.module.setup_scheduler,
         "resolve_latest_ckpt_step": partial(kit.return_first, inputs["resumes_after"]),
         **dict.fromkeys(("substitute_hf_flash_attn", "substitute_ring_attn"), nothing),
+        "get_lora_state": lambda: kit.stand_in(reset_adapter_parameters=nothing),
+        "set_lora_num_tokens": lambda tokens: adapted.update({torch.distributed.get_rank(): int(tokens.sum())}),
     }
     attention = dict.fromkeys(("update_ring_flash_attn_params", "setup_sparse_mla_cp"), nothing)
+    model = partial(_model, boundary, inputs, tempered, adapted)
     with kit.swap_all(boundary.imported[_CP], dist_nn=kit.stand_in(all_gather=_gather), **attention):
         return _trained(
             boundary, inputs["dp_size"] * parallel, _config(**usual, **options), inputs["log_probs"],
-            {**swaps, **replaced}, wrapped=partial(_model, boundary, inputs, tempered), optimizer=_make_optimizer,
+            {**swaps, **replaced}, wrapped=model, optimizer=_make_optimizer,
             parallel=parallel, offloads=inputs["offloads"],
         )  # fmt: skip
 
@@ -286,9 +292,29 @@ def _reinforced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     known = inputs["entropies"] is not None and not inputs["fused_head"]
     return {
         **_logged(inputs, made, reports, losses),
-        "entropy": _mean(reports.read("entropy/all/mean")) if known and mask.any() else None,
-        "old_kl": _mean(reports.read("mismatch_kl/all/mean")) if mask.any() else None,
+        "entropy": _of_tokens(reports, "entropy", mask) if known else None,
+        "old_kl": _of_tokens(reports, "mismatch_kl", mask & _sampled(inputs)),
     }
+
+
+def _sampled(inputs: Mapping[str, Any]) -> Any:
+    """Flag the tokens with a weight in the policy loss or in the distillation."""
+    weights = [inputs[name] for name in ("policy_weights", "distill_weights")]
+    return torch.tensor(True) if weights[0] is None else (weights[0] != 0) | (weights[1] != 0)
+
+
+def _of_tokens(reports: Any, name: str, counted: Any) -> float | None:
+    """Return the mean over tokens that prime-rl logs, averaged with the mean that follows from its means over
+    environments; None if no token counts."""
+    if not counted.any():
+        return None
+    sizes = {f"env{parity}": int(counted[parity::2].sum()) for parity in range(2)}
+    logged = {env: reports.read(f"{name}/{env}/mean") for env, size in sizes.items() if size}
+    whole = reports.read(f"{name}/all/mean")
+    if not all(logged.values()) or not whole:
+        return float("nan")  # the log lacks a value
+    joined = sum(sum(means) / len(means) * sizes[env] for env, means in logged.items()) / sum(sizes.values())
+    return (joined + sum(whole) / len(whole)) / 2
 
 
 def _mean(values: Sequence[float]) -> float | None:

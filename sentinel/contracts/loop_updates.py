@@ -83,7 +83,7 @@ def _rate(inputs: Mapping[str, Any], step: int) -> float:
     """Return the rate of a step, from 0, divided by the highest rate."""
     warmup, decay = inputs["warmup_steps"], inputs["decay_steps"]
     if step < warmup:
-        return LOWEST_RATE + (1 - LOWEST_RATE) * step / warmup
+        return LOWEST_RATE + (1 - LOWEST_RATE) * float(step / warmup)
     fallen = step - (inputs["steps"] - decay)
     return max(1 - (1 - LOWEST_RATE) * fallen / (decay - 1), LOWEST_RATE) if decay and fallen > 0 else 1.0
 
@@ -125,7 +125,7 @@ def _terms(inputs: Mapping[str, Any]) -> dict[str, Any]:
       ``r`` to the old policy (Kimi k1.5, arXiv:2501.12599, equation 3);
     * supervised: the cross entropy ``-log p``;
     * distillation: the policy gradient with the reverse KL to a teacher as the cost, ``-r sg(log p_teacher - log p)``
-      (KDRL, arXiv:2506.02208, section 3.1), in a trust region (``distill_trust``).
+      (KDRL, arXiv:2506.02208; see the contract distilled_loss), in a trust region (``distill_trust``).
     """
     log_probs, valid = inputs["log_probs"], inputs["response_mask"] != 0
     old, advantages = _old(inputs), inputs["advantages"]

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from binding_kit import Bound, opened_twin
+from binding_kit import NUMBERS, Bound, opened_twin
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.search.scenarios import draw
+from sentinel.values.literals import tensor
 
 #: "main in August 2026"
 MAIN = "559b44772e471d1538537b8805cc77f3824a5e64"
@@ -31,6 +32,11 @@ FAULTS: tuple[tuple[str, Mapping[str, Any], str, str, str], ...] = (
     (
         "rl", {"warmup_steps": 2}, RL, "        optimizer.step()\n        optimizer.zero_grad()",
         "        scheduler.step()\n        optimizer.step()\n        optimizer.zero_grad()",
+    ),
+    (
+        "rl", {"entropies": tensor(NUMBERS["entropies"], "float32")}, RL,
+        'tensors[f"entropy/{env_name}"].append(entropy[indices])',
+        'tensors[f"entropy/{env_name}"].append(entropy[: len(indices)])',
     ),
     ("rl", {"fused_head": True}, HEAD, "inv_t = 1.0 / temperature", "inv_t = 1.0 * temperature"),
     (
@@ -103,7 +109,7 @@ PARAMS = [pytest.param(*fault[:2], id=f"{fault[0]}-{next(iter(fault[1]))}") for 
 PLAIN = {
     **dict.fromkeys(("warmup_steps", "decay_steps"), 0),
     **dict.fromkeys(("steps", "dp_size"), 1),
-    **dict.fromkeys(("max_norm", "micro_batch_size")),
+    **dict.fromkeys(("max_norm", "micro_batch_size", "entropies")),
 }
 MASK = ((1, 1, 1), (1, 0, 0), (1, 1, 0), (0, 1, 1))
 

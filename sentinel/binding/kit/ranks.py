@@ -237,6 +237,9 @@ class _OnCpu:
     def empty(self, *size: Any, device: Any = None, **options: Any) -> Any:
         return torch.empty(*size, **options)
 
+    def full(self, *given: Any, device: Any = None, **options: Any) -> Any:
+        return torch.full(*given, **options)
+
     def autocast(self, **_: Any) -> Any:
         return nullcontext()
 
