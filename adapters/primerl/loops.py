@@ -8,7 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from sentinel import AbsentError, Binding, Dialect
+from sentinel import Binding, Dialect
 from sentinel.binding import kit
 from sentinel.binding.families import LOWEST_RATE
 from sentinel.binding.kit import torch
@@ -232,8 +232,6 @@ def _loss_config(boundary: Any, inputs: Mapping[str, Any]) -> Any:
         return kit.make_unbuilt(configs.DefaultLossConfig, **bounds, **usual)
     if inputs["algorithm"] == "importance_sampling":
         return kit.make_unbuilt(configs.IPOLossConfig, ipo_threshold=2.0, **usual)
-    if half:
-        raise AbsentError("a custom loss has no KL term")
     return kit.make_unbuilt(configs.CustomLossConfig, import_path=f"{_LOSS}.ce_loss_fn", kwargs={})
 
 

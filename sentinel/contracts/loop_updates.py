@@ -122,7 +122,7 @@ def _terms(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the terms of the loss. Each is the mean of ``w l`` over the tokens with a weight ``w`` other than 0.
 
     * policy: the loss of ``algorithm`` as in the contract policy_loss, plus ``kl_coef / 2 (log r)^2`` with the ratio
-      ``r`` to the old policy (Kimi k1.5, arXiv:2501.12599, equation 3);
+      ``r`` to the old policy (Kimi k1.5, arXiv:2501.12599, equation 3), unless ``algorithm`` is cross_entropy;
     * supervised: the cross entropy ``-log p``;
     * distillation: the policy gradient with the reverse KL to a teacher as the cost, ``-r sg(log p_teacher - log p)``
       (KDRL, arXiv:2506.02208; see the contract distilled_loss), in a trust region (``distill_trust``).
@@ -142,7 +142,7 @@ def _terms(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     surrogate = POLICY_LOSS.reference({**batch, "loss_agg_mode": "token-mean"})["loss"]
     logs = torch.where(valid, log_probs - old, 0.0)
-    drift = inputs["kl_coef"] / 2 * logs.square()
+    drift = (inputs["algorithm"] != "cross_entropy") * inputs["kl_coef"] / 2 * logs.square()
     terms = {"policy": surrogate + _weighted(drift, weights)}
     terms["supervised"] = _weighted(-log_probs, _weights(inputs, "supervised_weights", 0.0))
     if inputs["teacher_log_probs"] is not None:
@@ -171,8 +171,6 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         inputs["old_log_probs"] = place_behind(current, ratios.clip(-_MOST_NATS, _MOST_NATS))
     least = max(inputs["warmup_steps"] + inputs["decay_steps"], inputs["resumes_after"] + 1)
     inputs["steps"] = max(inputs["steps"], least)
-    if inputs["algorithm"] == "cross_entropy":  # a supervised loss has no KL term
-        inputs["kl_coef"] = 0.0
     if inputs["several_terms"]:
         inputs["policy_weights"] = _draw(current, (1.0, 0.0, 0.5), choose)
         inputs["supervised_weights"] = _draw(current, (0.0, 1.0, 0.25), choose)
