@@ -976,7 +976,7 @@ TARGET = Target(
         PackageRoot("src/zeroband", "src"),
     ),
     moved={_LOSS: ("prime_rl.trainer.loss", f"{_BEFORE}.training.loss")},
-    preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
+    preload=("torch._dynamo", "transformers.generation", "jaxtyping", "beartype", "msgspec", "pydantic"),
     bindings=tuple(
         replace(binding, dtypes=("float32",))
         for binding in (
