@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
@@ -28,7 +29,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import runs
+from . import loops, runs
 
 _LOSS = "prime_rl.trainer.rl.loss"
 _BEFORE = "zeroband"
@@ -470,12 +471,35 @@ def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.function(inputs["lengths"], inputs["parts"])
 
 
+#: The streams of a sample that prime-rl cuts with it, and the field of a microbatch if its name differs.
+_CUT = {
+    "logprobs": "inference_logprobs",
+    **{name: name for name in ("advantages", "ref_logprobs", "rl_weights", "ce_weights", "ref_kl_weights")},
+}
+
+
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    sample = _fields(boundary, len(inputs["token_ids"]), 0)
+    """Truncate a sample. No token counts if another stream or the experts of the sample are not cut with it."""
+    count = len(inputs["token_ids"])
+    sample = _fields(boundary, count, 0)
     sample.token_ids = list(inputs["token_ids"])
     sample.mask = [bool(flag) for flag in inputs["loss_mask"]]
+    kinds, types = sample.__struct_fields__, inspect.getmodule(boundary.module.MicroBatch)
+    streams = [name for name in _CUT if name in kinds]
+    for name in streams:
+        setattr(sample, name, [float(place) for place in range(count)])
+    if "routed_experts" in kinds and hasattr(types, "RoutedExperts"):
+        sample.routed_experts = vars(types)["RoutedExperts"](
+            data=bytes(range(count)), shape=[count, 1, 1], dtype="uint8"
+        )
     made = boundary.function(sample, inputs["max_length"])
-    return {"token_ids": made.input_ids, "loss_mask": [int(flag) for flag in made.loss_mask]}
+    kept = [float(place) for place in range(len(made.input_ids))]
+    whole = all(list(getattr(made, _CUT[name])) == kept for name in streams if hasattr(made, _CUT[name]))
+    experts = getattr(made, "routed_experts", None)
+    if experts is not None and hasattr(experts, "data"):
+        whole &= list(experts.data) == kept and list(experts.shape) == [len(kept), 1, 1]
+    mask = [int(flag) for flag in made.loss_mask] if whole else [0] * len(kept)
+    return {"token_ids": made.input_ids, "loss_mask": mask}
 
 
 _STREAMS = ("advantages", "inference_logprobs", "temperatures", "ref_logprobs", "rl_weights", "ce_weights")
@@ -521,18 +545,33 @@ def _in_one_row(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Concatenate samples into one row of 64 tokens, and read them with the lengths that prime-rl stores."""
     module, samples = boundary.module, inputs["samples"]
     rows: list[dict[str, Any]] = [{name: column.tolist() for name, column in sample.items()} for sample in samples]
-    for row, sample in zip(rows, samples):
+    for number, (row, sample) in enumerate(zip(rows, samples)):
         row["loss_mask"] = _flags(sample).tolist()
-        row |= {"position_ids": list(range(len(row["input_ids"]))), "seq_lens": [len(row["input_ids"])]}
+        count = len(row["input_ids"])
+        row |= {"position_ids": list(range(count)), "seq_lens": [count]}
+        if number % 3:  # every third sample is only text
+            row |= {"mm_kwargs": {"pixel_values": torch.tensor([number])}, "mm_token_type_ids": [1] + [0] * (count - 1)}
     with kit.swap(module, "get_logger", kit.make_silent_logger):
         (pack,) = module.CatDataset(rows, 64)
     made, start, read = module.cat_collate([pack]), 0, []
+    if "mm_kwargs" in pack and not _are_own_images(made, samples):
+        return {"samples": []}
     for sample, length in zip(samples, made["seq_lens"].tolist()):
         read.append({name: made[name][0][start : start + len(sample["input_ids"])] for name in sample})
         flags = read[-1]["loss_mask"] == _flags(sample)
         read[-1]["loss_mask"] = torch.where(flags, sample["loss_mask"], -1)
         start += length
     return {"samples": read}
+
+
+def _are_own_images(made: Mapping[str, Any], samples: Sequence[Any]) -> bool:
+    """Return whether a packed row has the images of its samples, each at the sample's first token."""
+    pictured = [number for number in range(len(samples)) if number % 3]
+    if not pictured:
+        return made["mm_kwargs"] is None and made["mm_token_type_ids"] is None
+    starts = [sum(len(sample["input_ids"]) for sample in samples[:number]) for number in pictured]
+    places = made["mm_token_type_ids"][0].nonzero()[:, 0].tolist()
+    return bool(made["mm_kwargs"]["pixel_values"].tolist() == pictured and places == starts)
 
 
 def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -550,9 +589,13 @@ def _cut_at_ends(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sharded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Split columns over context-parallel ranks with prime-rl. Each rank's columns are one part of the result."""
-    count, parts = inputs["count"], []
+    count, parts, source = inputs["count"], list[Any](), kit.source_of(boundary.function)
     for rank in range(count):
         shards = {name: boundary.function(column[None], rank, count)[0] for name, column in inputs["fields"].items()}
+        if "ndim == 3" in source:  # positions with channels, of which each must be split like the others
+            for name, column in inputs["fields"].items():
+                channels = boundary.function(column.expand(3, 1, -1), rank, count)
+                shards[name] = shards[name] if (channels == shards[name]).all() else channels
         parts.append(shards)
     return {"parts": parts, "metas": [inputs["meta"]] * count}
 
@@ -575,7 +618,7 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the sample numbers in the order in which prime-rl's dataset yields them over several epochs."""
+    """Return the sample numbers in the order in which prime-rl's dataset yields them to two ranks, in all epochs."""
 
     class Shuffled(list[Any]):
         """A stand-in dataset that is shuffled with a seed, like a dataset of the ``datasets`` package."""
@@ -592,9 +635,13 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows, size = Shuffled({"number": number} for number in range(inputs["size"])), inputs["size"]
     counters = {name: defaultdict(int) for name in ("num_samples", "num_tokens")}
     options = {"shuffle": True, "seed": inputs["seed"], "num_examples": size, "max_epochs": inputs["epochs"]}
-    ranks = {"data_rank": 0, "data_world_size": 1, "step": 0, "epoch": 0}
-    made = kit.make_unbuilt(Set, dataset=rows, logger=kit.make_silent_logger(), **options, **ranks, **counters)
-    return {"drawn": [int(row["number"]) for row in boundary.function(made)]}
+    shares: list[list[int]] = []
+    for rank in range(2):
+        place = {"data_rank": rank, "data_world_size": 2, "step": 0, "epoch": 0}
+        made = kit.make_unbuilt(Set, dataset=rows, logger=kit.make_silent_logger(), **options, **place, **counters)
+        shares.append([int(row["number"]) for row in boundary.function(made)])
+    turns = zip_longest(*shares)  # the ranks take samples in turns
+    return {"drawn": [number for turn in turns for number in turn if number is not None]}
 
 
 _LOADER, _SFT, _SEQUENCE, _CP = (
@@ -739,6 +786,42 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": [times[token] for token in sorted(times)]}
 
 
+def _compiled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Make training samples from the branches of a trace, which have two messages each. Every second branch also has an
+    image and experts. A sample is empty if it does not have its own."""
+    branches = []
+    for number, sample in enumerate(inputs["samples"]):
+        values = {name: column.tolist() for name, column in sample.items()}
+        ids, nodes = values["token_ids"], []
+        for part in (slice(0, 1), slice(1, None)):
+            weights = {name: values[f"{name}_weights"][part] for name in ("rl", "ce", "ref_kl")}
+            mask = [True] * len(ids[part])
+            nodes.append(kit.stand_in(token_ids=ids[part], mask=mask, sampled=True, loss_weights=weights))
+        image = kit.stand_in(mm_items={"image": [{"pixel_values": torch.tensor([number])}]})
+        media = {"multi_modal_data": image, "routed_experts": sample["token_ids"][:, None, None].numpy()}
+        media = media if number % 2 else dict.fromkeys(media)
+        streams = {name: values[name] for name in ("token_ids", "logprobs", "advantages")}
+        branches.append(kit.stand_in(nodes=nodes, reference_logprobs=values["ref_logprobs"], **streams, **media))
+    trace = kit.stand_in(branches=branches, has_error=False, stop_condition=None, num_turns=1)
+    starts = {int(sample["token_ids"][0]): 1 for sample in inputs["samples"]}
+    made = boundary.function(trace, env_name="env", mm_token_type_ids_mapping=starts)
+    return {"samples": [_read_sample(number, *pair) for number, pair in enumerate(zip(inputs["samples"], made))]}
+
+
+def _read_sample(number: int, sample: Mapping[str, Any], made: Any) -> dict[str, Any]:
+    """Return the fields of a training sample, or no fields if its image, experts or mask are not its own."""
+    length = len(sample["token_ids"])
+    right = made.mask == [True] * length and (made.mm_kwargs is None) == (number % 2 == 0)
+    if right and number % 2:
+        experts, pixels = made.routed_experts, made.mm_kwargs["pixel_values"]
+        right = experts.data == sample["token_ids"].numpy().tobytes() and experts.shape == [length, 1, 1]
+        right &= pixels.data == torch.tensor([number]).numpy().tobytes()
+        right &= made.mm_token_type_ids == [1] + [0] * (length - 1)
+    # prime-rl leaves out a stream without a weight.
+    streams = {name: getattr(made, name) or [0.0] * length for name in sample}
+    return {name: sample[name].new_tensor(values) for name, values in streams.items()} if right else {}
+
+
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the age of a running rollout after each policy update, in policy versions."""
 
@@ -770,25 +853,45 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which finished rollouts prime-rl's training sink takes as a batch, and which rollouts it leaves."""
-    episodes = {}
-    for number in range(inputs["completed"]):
+    """Return which finished rollouts prime-rl's training sink takes as a batch, and which rollouts it leaves.
+
+    A rollout has two tokens in one sample, of which the second has no advantage, and a sample without advantages. A
+    batch is limited by the number of rollouts, or by their tokens.
+    """
+    tokens = 3  # in both samples of a rollout
+    by_rollouts, by_tokens = (
+        _take_batch(boundary, inputs["completed"], **size)
+        for size in (
+            {"batch_size": inputs["needed"], "token_batch_size": None},
+            {"batch_size": None, "token_batch_size": inputs["needed"] * tokens},
+        )
+    )
+    return by_rollouts if by_rollouts == by_tokens else {"taken": [], "left": []}
+
+
+def _take_batch(boundary: Any, completed: int, **size: Any) -> dict[str, Any]:
+    episodes, pending = {}, {}
+    for number in range(completed):
         (made,) = _episodes([float(number)])
         made.traces[0].id = str(number)
         made.model_copy = lambda update, _made=made: kit.stand_in(**{**vars(_made), **update})
         episodes[str(number)] = made
-    sample = {"mask": [True], "advantages": [1.0], "rl_weights": None, "token_ids": [1]}
+        none = dict.fromkeys(("rl_weights", "ce_weights", "ref_kl_weights"))
+        trained = kit.stand_in(**none, mask=[True, True], advantages=[1.0, 0.0], token_ids=[1, 1], number=number)
+        useless = kit.stand_in(**none, mask=[True], advantages=[0.0], token_ids=[1], number=-1)
+        pending[str(number)] = [trained, useless]
     sink = kit.make_unbuilt(
         boundary.owner,
-        batch_size=inputs["needed"],
-        token_batch_size=None,
+        **size,
         config=kit.stand_in(train=kit.stand_in(filter_zero_advantages=True)),
-        pending_batch={number: [kit.stand_in(**sample, number=number)] for number in episodes},
+        pending_batch=pending,
+        pending_tokens=3 * completed,
         episode_by_trace=dict(episodes),
         pending_episodes=boundary.module.TrainEpisodes(),
     )
     batch = boundary.function(sink)
-    return {"taken": [one.number for one in batch.samples], "left": list(sink.pending_batch)}
+    taken = [each.number for each in batch.samples if each.rl_weights == [1.0, 0.0]]
+    return {"taken": taken, "left": list(sink.pending_batch)}
 
 
 def _teacher(owner: Any, log_probs: Sequence[float]) -> Any:
@@ -841,6 +944,15 @@ _ROLLOUTS = (
     ),
     Binding("prime_rl.orchestrator.trajectories.trace_to_samples", "call", call=_branched, stand_ins=(_TRACES,)),
     Binding(
+        "prime_rl.orchestrator.trajectories.trace_to_samples", "collation", call=_compiled, stand_ins=(_TRACES,),
+        requires=("prime_rl.orchestrator.trajectories._loss_weights",),
+        fixed=_tokens(
+            token_ids="int64", **dict.fromkeys(
+                ("logprobs", "advantages", "ref_logprobs", "rl_weights", "ce_weights", "ref_kl_weights"), "float32",
+            ),
+        ),
+    ),
+    Binding(
         "prime_rl.orchestrator.scheduler.Scheduler.update_policy", "call",
         formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",), call=_updated,
         stand_ins=(StandIn("self", "the real scheduler calls engines; the update reads only one running rollout"),),
@@ -864,10 +976,19 @@ TARGET = Target(
         PackageRoot("src/zeroband", "src"),
     ),
     moved={_LOSS: ("prime_rl.trainer.loss", f"{_BEFORE}.training.loss")},
-    preload=("torch._dynamo", "jaxtyping", "beartype", "msgspec", "pydantic"),
+    preload=("torch._dynamo", "transformers.generation", "jaxtyping", "beartype", "msgspec", "pydantic"),
     bindings=tuple(
         replace(binding, dtypes=("float32",))
-        for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS, *runs.BINDINGS)
+        for binding in (
+            *_LOSSES,
+            *_LOG_PROBS,
+            *_ADVANTAGES,
+            *_ROWS,
+            *_SCHEDULES,
+            *_ROLLOUTS,
+            *runs.BINDINGS,
+            *loops.BINDINGS,
+        )
     ),
     no_signal=_NO_SIGNAL,
 )

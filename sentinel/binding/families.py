@@ -36,6 +36,7 @@ from sentinel.contracts.conversations import ChatTokenizer as ChatTokenizer
 from sentinel.contracts.conversations import chat as chat
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT as IMPORTANCE_WEIGHT
+from sentinel.contracts.loop_updates import LOWEST_RATE as LOWEST_RATE
 from sentinel.contracts.normalisation import MASKED_STATISTICS as MASKED_STATISTICS
 from sentinel.contracts.normalisation import REWARD_NORMALISATION as REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS

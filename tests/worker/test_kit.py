@@ -1,6 +1,7 @@
 """The adapters' kit restores what it replaces, and reads containers completely."""
 
 import sys
+import threading
 import weakref
 from dataclasses import dataclass
 from functools import wraps
@@ -223,6 +224,26 @@ def test_simulated_ranks_exchange_values_and_restore_torch():
     assert (first.pop("place"), second.pop("place")) == ((0, 2), (1, 2))
     assert first == second == {"SUM": 3.0, "MAX": 2.0, "AVG": 1.5, "gathered": [{"rank": 0}, {"rank": 1}]}
     assert dist.all_reduce is before
+
+
+def test_ranks_keep_the_tracer_of_their_own_thread():
+    """coverage.py makes one tracer per thread. With a shared tracer, it loses lines."""
+
+    def shared(*_: Any) -> None:
+        """Trace nothing."""
+
+    def own(*_: Any) -> None:
+        """Trace nothing."""
+
+    before = sys.gettrace(), threading.gettrace()
+    sys.settrace(shared)
+    threading.settrace(own)
+    try:
+        tracers = kit.on_ranks(2, lambda _: sys.gettrace())
+    finally:
+        sys.settrace(before[0])
+        threading.settrace(before[1])
+    assert tracers == [own, own]
 
 
 def test_collectives_involve_only_the_ranks_of_a_group():

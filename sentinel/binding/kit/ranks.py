@@ -159,7 +159,8 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     def run(rank: int) -> None:
         own.rank = rank
         sys.setprofile(profile)
-        sys.settrace(trace)
+        if threading.gettrace() is None:  # else each thread has its own tracer: coverage.py's lose lines if shared
+            sys.settrace(trace)
         try:
             collectives.begin(rank)
             answers[rank] = work(rank)
@@ -235,6 +236,9 @@ class _OnCpu:
 
     def empty(self, *size: Any, device: Any = None, **options: Any) -> Any:
         return torch.empty(*size, **options)
+
+    def full(self, *given: Any, device: Any = None, **options: Any) -> Any:
+        return torch.full(*given, **options)
 
     def autocast(self, **_: Any) -> Any:
         return nullcontext()
