@@ -417,6 +417,8 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _to_nested(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    if not hasattr(boundary.module, "unpad_input"):
+        raise AbsentError("this version removes padding only with flash-attn, which is not installed")
     samples = inputs["samples"]
     ids, mask = kit.lay_out([sample["input_ids"] for sample in samples], left=True)
     places = torch.stack(
