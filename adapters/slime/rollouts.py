@@ -28,7 +28,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from .shared import ARGS, MAIN, TYPES
+from .shared import ARGS, MAIN, TYPES, Session
 
 _DISTILLATION = "slime.rollout.on_policy_distillation"
 _ASYNC, _HOOKS = "slime.rollout.fully_async_rollout", "slime.rollout.sample_hooks"
@@ -42,34 +42,11 @@ _OF_USER = StandIn("load_function", "returns functions of the user, which call s
 _WORKER = StandIn("worker", "the real class without its constructor, which starts an engine; the queue is already full")
 
 
-class _Session:
-    """A stand-in HTTP session that sends nothing. The response to a request is the payload of the request."""
-
-    def __init__(self, **_: Any) -> None:
-        self._payload: Any = None
-
-    async def __aenter__(self) -> _Session:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
-
-    def post(self, url: str, json: Any = None) -> _Session:
-        self._payload = json
-        return self
-
-    def raise_for_status(self) -> None:
-        pass
-
-    async def json(self) -> Any:
-        return self._payload
-
-
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters that slime sends to the teacher model."""
     args = kit.stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
-    with kit.swap(boundary.module, "aiohttp", kit.stand_in(ClientSession=_Session)):
+    with kit.swap(boundary.module, "aiohttp", kit.stand_in(ClientSession=Session)):
         request = asyncio.run(boundary.function(args, sample))
     return {"request": request["sampling_params"], "configured": {}}
 
