@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import MASKED_STATISTICS, MPU, WORDS, chat
+from sentinel.binding.families import MASKED_STATISTICS, MPU, WORDS, chat, skipped_turn
 from sentinel.binding.kit import torch
 
 from .balancing import schedule_of
@@ -324,14 +324,46 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"drawn": labels[: size * epochs]}
 
 
+def flagged_chat(inputs: Mapping[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the tokenizer and the messages of a scenario, with slime's flags of the answers that are not trained."""
+    (tokenizer, messages), skipped = chat(inputs), skipped_turn(inputs)
+    flags = {} if skipped is None else {skipped: {"step_loss_mask": 0}}
+    return tokenizer, [{**message, **flags.get(place, {})} for place, message in enumerate(messages)]
+
+
+def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Split a message's content into a text, and a plain string, between which there is a picture."""
+    first, _, rest = message["content"].partition(" ")
+    parts = [{"type": "text", "text": first}, {"type": "image"}, *([rest] if rest else [])]
+    return {**message, "content": parts}
+
+
+#: The values of ``skipped`` in the contract of trained tokens.
+SKIPPED = ("none", "first", "last")
+#: The number of tokens that a processor adds for pictures, before the first answer.
+_OF_PICTURES = 3
+
+
 def _masked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask that slime makes of a chat."""
-    tokenizer, messages = chat(inputs)
+    """Return the token ids and the loss mask that slime makes of a chat.
+
+    The kind of the tokenizer is another one with each number of messages. Only ``qwen`` can have a default system
+    message.
+    """
+    tokenizer, messages = flagged_chat(inputs)
     if boundary.owner is not None:
-        generator = boundary.owner(tokenizer, "qwen")
+        kinds = ("qwen", "qwen3", "qwen3_5")
+        kind = "qwen" if inputs["default_system"] else kinds[len(messages) % 3]
+        if not hasattr(boundary.owner, f"gen_multi_turn_loss_mask_{kind}"):
+            kind = "qwen"
+        generator = boundary.owner(tokenizer, kind)
         if "input_ids" in boundary.parameters:
             ids, _ = generator.get_loss_mask(messages)
-            ids, mask = boundary.function(generator, messages, ids)
+            ids = [*range(_OF_PICTURES), *ids]
+            ids, mask = boundary.function(generator, [_in_parts(message) for message in messages], ids)
+            if any(mask[:_OF_PICTURES]):
+                return {"token_ids": None, "loss_mask": []}
+            ids, mask = ids[_OF_PICTURES:], mask[_OF_PICTURES:]
         else:
             ids, mask = boundary.function(generator, messages)
         return {"token_ids": ids, "loss_mask": mask}
@@ -398,9 +430,12 @@ BINDINGS = (
     *(
         Binding(
             path, "trained_tokens", call=_masked, imports=(TYPES,), stand_ins=(WORDS,), requires=(path,),
-            fixed={"trains": "all", "max_tokens": None}, dialects=(_DOUBLE,),
+            fixed={"trains": "all", "max_tokens": None}, accepts={"skipped": skipped}, dialects=(_DOUBLE,),
         )
-        for path in (f"{_MASKS}.get_loss_mask", f"{_MASKS}.get_loss_mask_with_multimodal_alignment", _SFT)
+        for path, skipped in (
+            (f"{_MASKS}.get_loss_mask", SKIPPED), (_SFT, SKIPPED),
+            (f"{_MASKS}.get_loss_mask_with_multimodal_alignment", SKIPPED[:1]),
+        )
     ),
     Binding(
         "slime.utils.distributed_utils.distributed_masked_whiten", "masked_statistics", outputs=("result",),

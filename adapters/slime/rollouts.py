@@ -20,7 +20,6 @@ from sentinel.binding.families import (
     SAMPLING_REQUEST,
     WORDS,
     TableEngine,
-    chat,
     experts_beside,
     in_sglangs_words,
     rollout,
@@ -28,6 +27,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
+from .data import SKIPPED, flagged_chat
 from .shared import ARGS, MAIN, TYPES, Session
 
 _DISTILLATION = "slime.rollout.on_policy_distillation"
@@ -312,7 +312,7 @@ def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     kind = boundary.function.__name__.removeprefix("gen_multi_turn_loss_mask_")
-    tokenizer, messages = chat(inputs)
+    tokenizer, messages = flagged_chat(inputs)
     ids, mask = boundary.invoke({}, boundary.owner(tokenizer, kind), messages=messages)
     return {"token_ids": ids, "loss_mask": mask}
 
@@ -354,7 +354,7 @@ BINDINGS = (
         Binding(
             f"{_MASKS}.gen_multi_turn_loss_mask_{kind}", "trained_tokens", call=_trained_of_a_chat,
             requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",), stand_ins=(WORDS,),
-            fixed={"trains": "all", "max_tokens": None, **without},
+            fixed={"trains": "all", "max_tokens": None, **without}, accepts={"skipped": SKIPPED},
             dialects=(
                 Dialect(
                     "after_the_end", "counted", "the newline after the end of an answer is trained too",

@@ -145,10 +145,15 @@ def _processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean reward and the mean advantage that slime logs for samples on several ranks."""
+    """Return the mean reward and the mean advantage that slime logs for samples on several ranks. NaN is returned
+    instead if another number that slime logs is wrong.
+
+    With ``ci_test``, slime also requires plausible log-probs, and those of the reference in the first rollout.
+    """
     parts, waiting, told = inputs["parts"], list[Any](), dict[str, Any]()
     everything = [value for part in parts for value in part]
-    options = dict.fromkeys(("wandb_always_use_train_step", "ci_test"), False)
+    rollout = len(everything) % 2
+    options = {"wandb_always_use_train_step": bool(rollout), "ci_test": True, "global_batch_size": 1}
     options |= dict.fromkeys(("log_multi_turn", "log_passrate", "log_correct_samples"), True)
     args = kit.stand_in(
         **options, n_samples_per_prompt=1, rollout_batch_size=len(everything), rollout_max_response_len=3
@@ -167,7 +172,9 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     for rank in places:
         own, count = parts[rank], len(parts[rank])
         columns = {"advantages": [torch.tensor([1 - value, 9.0]) for value in own]}
-        columns["log_probs"] = [torch.tensor([-0.25 - value, -7.0]) for value in own]
+        for name in ("log_probs", "ref_log_probs"):
+            columns[name] = [torch.tensor([-0.25 - value / 2, -7.0]) for value in own]
+        columns["entropy"] = [torch.tensor([0.25 + value / 2] * 2) for value in own]
         batch = {
             "rewards": own,
             "raw_reward": everything,
@@ -177,6 +184,7 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             "total_lengths": [5 + place for place in range(count)],
             "loss_masks": [torch.tensor([1, 0])] * count,  # each response has a second, masked token
             "global_batch_sizes": [len(everything)],
+            "learning_rate": torch.tensor(0.5),
             **columns,
         }
         batches.append(batch)
@@ -187,7 +195,11 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 setattr(
                     sys.modules["megatron.core"].mpu, f"get_data_parallel_{name}", lambda answer=answer, **_: answer
                 )
-            boundary.function(1, args, batch)
+            boundary.function(rollout, args, batch)
+    mean = sum(everything) / len(everything)
+    expected = {"step": rollout * len(everything), "learning_rate": 0.5, "entropy": 0.25 + mean / 2}
+    if any(abs(told[f"rollout/{name}"] - value) > 1e-5 for name, value in expected.items()):
+        return {"mean": float("nan"), "loss": float("nan")}
     return {"mean": told["rollout/rewards"], "loss": told["rollout/advantages"]}
 
 

@@ -352,19 +352,31 @@ _OTHER_OPTIONS = (
 
 
 def _schedule_length(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the decay and warm-up lengths, in samples, that slime passes to Megatron's learning-rate scheduler."""
+    """Return the decay and warm-up lengths, in samples, that slime passes to Megatron's learning-rate scheduler.
+
+    The warm-up is a share of the training run or, with an even number of responses to each prompt, a number of updates.
+    The scheduler's last phase is as long as the training run.
+    """
     steps = inputs["steps_per_epoch"] * inputs["epochs"]
+    steps = steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"])
+    updates = steps * inputs["prompts_per_step"] * inputs["samples_per_prompt"] // inputs["batch_size"]
+    counted = inputs["samples_per_prompt"] % 2 == 0
     args = kit.stand_in(
-        num_rollout=steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"]),
+        num_rollout=steps,
         rollout_batch_size=inputs["prompts_per_step"],
         n_samples_per_prompt=inputs["samples_per_prompt"],
         global_batch_size=inputs["batch_size"],
-        lr_warmup_fraction=inputs["warmup_ratio"],
-        **dict.fromkeys(_OTHER_OPTIONS),
+        lr_warmup_fraction=None if counted else inputs["warmup_ratio"],
+        **{
+            **dict.fromkeys(_OTHER_OPTIONS),
+            "lr_warmup_iters": updates * inputs["warmup_ratio"],
+            "lr_wsd_decay_iters": updates,
+        },
     )
     with kit.swap(boundary.module, "OptimizerParamScheduler", lambda *_, **options: kit.stand_in(**options)):
         made = boundary.invoke({}, args, None)
-    return {"length": made.lr_decay_steps, "warmup": made.lr_warmup_steps}
+    length = made.lr_decay_steps if made.wsd_decay_steps == made.lr_decay_steps else float("nan")
+    return {"length": length, "warmup": made.lr_warmup_steps}
 
 
 _SCHEDULE = "slime.utils.dp_schedule"
