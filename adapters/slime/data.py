@@ -319,6 +319,7 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         while len(drawn) < size * epochs:
             groups = source.get_samples(min(3, size))
             source.add_samples(groups[1:])  # as after an interruption
+            source.add_samples([])
             drawn += [*groups[:1], *source.get_samples(len(groups) - 1)]
     labels = [int(one.label) if one.label == other.label else -1 for one, other in drawn]
     return {"drawn": labels[: size * epochs]}

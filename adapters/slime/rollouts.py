@@ -294,14 +294,24 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return which finished groups slime's asynchronous rollout takes, and which groups it leaves in the queue."""
+    """Return which finished groups slime's asynchronous rollout takes, and which groups it leaves in the queue.
+
+    If no group is left over, the last one arrives while slime waits.
+    """
     sample = boundary.imported[TYPES].Sample
     worker = object.__new__(boundary.module.AsyncRolloutWorker)
     worker.output_queue = queue.Queue()
-    for n in range(inputs["completed"]):
-        worker.output_queue.put((n, [sample(index=n)]))
+    finished = [(n, [sample(index=n)]) for n in range(inputs["completed"])]
+    late = finished[-1:] if inputs["completed"] == inputs["needed"] else []
+    for item in finished[: len(finished) - len(late)]:
+        worker.output_queue.put(item)
     args = kit.stand_in(rollout_global_dataset=True, rollout_batch_size=inputs["needed"])
-    with kit.swap(boundary.module, "_get_global_worker", lambda *_: worker):
+
+    async def wait(_: float) -> None:
+        while late:
+            worker.output_queue.put(late.pop())
+
+    with kit.swap(boundary.module, "_get_global_worker", lambda *_: worker), kit.swap(asyncio, "sleep", wait):
         groups = asyncio.run(boundary.function(args, 0, None))
     left = []
     with contextlib.suppress(queue.Empty):
