@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from sentinel import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import MASKED_STATISTICS, MPU, WORDS, chat, skipped_turn
 from sentinel.binding.kit import torch
@@ -249,7 +250,8 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     device = {name: partial(kit.return_first, "cpu") for name in ("device", "current_device")}
     stands = {"accelerator": kit.stand_in(**device), "PackedSeqParams": kit.stand_in}
     for rank in range(ranks):
-        with one_rank(rank, context_parallel=ranks), kit.swap_all(module, **stands):
+        on_cpu = nullcontext() if hasattr(module, "accelerator") else kit.on_cpu(module)
+        with one_rank(rank, context_parallel=ranks), kit.swap_all(module, **stands), on_cpu:
             iterator = module.DataIterator(rollout, [list(range(len(samples)))])
             batches.append(boundary.function(iterator, list(rollout), **options))
     ids, masks = (torch.cat([batch[name][0] for batch in batches]) for name in ("tokens", "full_loss_masks"))
@@ -368,6 +370,10 @@ def _masked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         else:
             ids, mask = boundary.function(generator, messages)
         return {"token_ids": ids, "loss_mask": mask}
+    if not hasattr(boundary.module, "load_tokenizer"):
+        raise AbsentError("in this version, supervised rollouts load the tokenizer with transformers")
+    if "get_samples" not in kit.source_of(boundary.function):
+        raise AbsentError("in this version, supervised rollouts draw examples, not samples")
     sample = boundary.imported[TYPES].Sample(prompt=messages, metadata={})
     args = Namespace(rollout_global_dataset=True, rollout_batch_size=1, hf_checkpoint="", loss_mask_type="qwen")
     loads = {name: partial(kit.return_first, tokenizer) for name in ("load_tokenizer", "load_processor")}
@@ -421,7 +427,7 @@ BINDINGS = (
         Binding(
             path, "epoch_order", call=_drawn, imports=(TYPES, "slime.utils.data", _SOURCE),
             stand_ins=(ARGS, StandIn("random", "torch's generator with the same seed, as in a DistributedSampler")),
-            requires=(path, f"{_SOURCE}.RolloutDataSourceWithBuffer"),
+            requires=(path, _DATASET, f"{_SOURCE}.RolloutDataSourceWithBuffer", f"{_SOURCE}.pop_first"),
         )
         for path in (
             f"{_SOURCE}.RolloutDataSource.get_samples", f"{_SOURCE}.RolloutDataSourceWithBuffer.get_samples",
@@ -430,12 +436,12 @@ BINDINGS = (
     ),
     *(
         Binding(
-            path, "trained_tokens", call=_masked, imports=(TYPES,), stand_ins=(WORDS,), requires=(path,),
+            path, "trained_tokens", call=_masked, imports=(TYPES,), stand_ins=(WORDS,), requires=(path, *needed),
             fixed={"trains": "all", "max_tokens": None}, accepts={"skipped": skipped}, dialects=(_DOUBLE,),
         )
-        for path, skipped in (
-            (f"{_MASKS}.get_loss_mask", SKIPPED), (_SFT, SKIPPED),
-            (f"{_MASKS}.get_loss_mask_with_multimodal_alignment", SKIPPED[:1]),
+        for path, skipped, needed in (
+            (f"{_MASKS}.get_loss_mask", SKIPPED, ()), (_SFT, SKIPPED, ("slime.utils.processing_utils.load_tokenizer",)),
+            (f"{_MASKS}.get_loss_mask_with_multimodal_alignment", SKIPPED[:1], ()),
         )
     ),
     Binding(

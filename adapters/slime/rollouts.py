@@ -141,7 +141,7 @@ _SEED = 40
 def _of_user(module: Any) -> Any:
     """Return a stand-in for slime's ``load_function``. It returns functions of the user, which slime's options name."""
 
-    async def generate_several(args: Any, sample: Any, params: Any, evaluation: bool) -> list[Any]:
+    async def generate_several(args: Any, sample: Any, params: Any, evaluation: bool = False) -> list[Any]:
         return [await module.generate(args, sample, params)]
 
     async def generate_one(args: Any, sample: Any, params: Any) -> Any:
@@ -189,11 +189,12 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return [1.0] * len(sample) if several else 1.0
 
     prompt = engine.tokenizer.written(engine.prompt, add_generation_prompt=True)
-    row = made(prompt=prompt, label=ROW, multimodal_inputs={"images": ["picture"]} if pictured else None)
+    row = made(prompt=prompt, label=ROW, **({"multimodal_inputs": {"images": ["picture"]}} if pictured else {}))
     shared = {**inputs["options"], "max_new_tokens": 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]}
     stands = {**_alone(engine.tokenizer), "post": post, "async_rm": graded, "batched_async_rm": graded}
     stands["encode_image_for_rollout_engine"] = kit.return_first
-    stands["load_processor"] = partial(kit.return_first, _processor(engine.tokenizer))
+    if pictured:
+        stands["load_processor"] = partial(kit.return_first, _processor(engine.tokenizer))
     of_user = _of_user(module)
 
     def follow(row: Any) -> Any:
