@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, StandIn
@@ -65,22 +64,11 @@ async def _graded(_: Any, sample: Any) -> Any:
     return scores if several else scores[0]
 
 
-class _Busy(Session):
-    """A stand-in session whose server refuses the first request."""
-
-    _answers = False
-
-    def raise_for_status(self) -> None:
-        if not self._answers:
-            self._answers = True
-            raise OSError("the server is busy")
-
-
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Score the scenario's response in a batch whose first response is empty.
 
     The rule ``own`` is a function of the user for all samples, and ``own_of_sample`` is one that the samples name. The
-    stand-in server of ``remote_rm`` refuses the first request, and returns the others.
+    stand-in server of ``remote_rm`` returns the request.
     """
     made, rule = boundary.imported[TYPES].Sample, inputs["rule"]
     if rule == "own_of_sample" and "custom_rm_path" not in made.__dataclass_fields__:
@@ -92,10 +80,9 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         for sample in samples:
             sample.custom_rm_path = rule
     args = kit.stand_in(custom_rm_path=rule if rule == "own" else None, rm_type=rule, rm_url="")
-    functions, session = partial(kit.return_first, _graded), partial(kit.return_first, _Busy())
-    with kit.swap_all(boundary.module, load_function=functions, _get_shared_session=session):
+    with kit.swap_all(boundary.module, load_function=lambda _: _graded, _get_shared_session=Session):
         try:
-            score = kit.run_async(boundary.invoke({}, args, samples))[1]
+            score = asyncio.run(boundary.invoke({}, args, samples))[1]
         except NotImplementedError as error:
             raise AbsentError(f"this version does not have the rule: {error}") from error
     if rule == "remote_rm":
