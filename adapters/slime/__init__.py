@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from sentinel import AbsentError, Binding, Dialect, PackageRoot, Target
+from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.binding import kit
 from sentinel.binding.families import MPU, normalised_rewards, policy_loss
 from sentinel.binding.kit import torch
@@ -90,25 +91,54 @@ def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"per_token_loss": losses, "clip_fraction": clipped}
 
 
+_FUNCTIONS = StandIn("load_function", "returns a reducer of the user, which is slime's own")
 _ALGORITHMS = {"ppo": "grpo", "gspo": "gspo", "cispo": "cispo"}
 
 
 def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    algorithm = _ALGORITHMS[inputs["algorithm"]]
-    if algorithm == "cispo" and not hasattr(boundary.module, "compute_cispo_loss"):
+    """Compute slime's policy loss of a microbatch.
+
+    The old log-probs are those of the trainer, those of the rollout engine, or none if the update is on-policy. The
+    importance weights and the reducer may be functions of the user.
+    """
+    algorithm, module, odd = _ALGORITHMS[inputs["algorithm"]], boundary.module, len(inputs["log_probs"]) % 2
+    if algorithm == "cispo" and not hasattr(module, "compute_cispo_loss"):
         raise AbsentError("this version has no function compute_cispo_loss")
-    weights, masks = inputs["importance_weights"], list(inputs["response_mask"])
+    source, weights, masks = (
+        kit.source_of(boundary.function),
+        inputs["importance_weights"],
+        list(inputs["response_mask"]),
+    )
     options: dict[str, Any] = {"advantage_estimator": algorithm}
-    more = {}
-    if weights is not None:  # weights relative to the rollout's log-probs, without bounds
-        options |= {"use_tis": True, "tis_clip_low": 0.0, "tis_clip": float("inf"), "custom_tis_function_path": None}
-        options["calculate_per_token_loss"] = inputs["loss_agg_mode"] == "token-sum"
-        more["rollout_log_probs"] = list(inputs["old_log_probs"] - weights.log())
-        more |= mask_sums(masks)
+    old = inputs["log_probs"].detach() if inputs["on_policy"] else inputs["old_log_probs"]
+    more: dict[str, Any] = {}
+    if inputs["on_policy"]:
+        if "not old_log_probs" not in source:
+            raise AbsentError("this version requires old log-probs")
+        more["log_probs"] = None
     with one_rank():
         reducer = _reducer(boundary, inputs)
-    loss, _ = policy_microbatch(boundary, inputs, reducer, more, **options)
+    usual, functions = reducer, nullcontext()
+    if weights is not None:  # weights relative to the rollout's log-probs, without bounds
+        own = f"{module.__name__}.icepop_function" if odd and hasattr(module, "icepop_function") else None
+        options |= {"use_tis": True, "tis_clip_low": 0.0, "tis_clip": float("inf"), "custom_tis_function_path": own}
+        options["calculate_per_token_loss"] = inputs["loss_agg_mode"] == "token-sum"
+        more["rollout_log_probs"] = list(old - weights.log())
+        more |= mask_sums(masks)
+    elif odd and "custom_pg_loss_reducer_function_path" in source:
+        options["custom_pg_loss_reducer_function_path"] = "own"
+        functions = kit.swap(module, "load_function", lambda _: partial(kit.return_first, reducer))
+        usual = _nothing  # only the user's reducer counts
+    elif not inputs["on_policy"] and "use_rollout_logprobs" in source:
+        options["use_rollout_logprobs"] = True
+        more |= {"rollout_log_probs": list(old), "log_probs": list(torch.zeros_like(old))}
+    with functions:
+        loss, _ = policy_microbatch(boundary, inputs, usual, more, **options)
     return {"loss": _of_sequences(loss, inputs)}
+
+
+def _nothing(values: Any) -> Any:
+    return 0.0 * values.detach().nan_to_num(0.0, 0.0, 0.0).sum()
 
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,17 +153,26 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
+    per_token = inputs["loss_agg_mode"] == "token-sum"
     args = kit.stand_in(
-        value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd"
-    )
+        value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd",
+        loss_type="value_loss", recompute_loss_function=False, calculate_per_token_loss=per_token,
+    )  # fmt: skip
+    masks = list(inputs["response_mask"])
     batch = {
         "unconcat_tokens": list(torch.zeros(rows, tokens + 1, dtype=torch.long)),
+        "loss_masks": masks,
+        **mask_sums(masks),
         **as_samples(inputs, "values", "returns"),
         **full_lengths(inputs),
     }
     # slime reads the value of a token at the position before the token.
     logits = torch.cat([vpreds, torch.zeros_like(vpreds[:, :1])], dim=1).reshape(1, -1, 1)
     with one_rank():
+        if rows % 2 and "step_global_batch_size" in kit.source_of(boundary.module.loss_function):
+            # slime's caller divides the sum of sequence means itself
+            loss, _, _ = boundary.module.loss_function(args, batch, 1, inputs["global_batch_size"], logits)
+            return {"loss": loss}
         loss, _ = boundary.invoke({}, args, batch, logits, _reducer(boundary, inputs))
     return {"loss": _of_sequences(loss, inputs)}
 
@@ -232,6 +271,8 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
+    if "chunked" in boundary.parameters:
+        discounts["chunked"] = len(inputs["values"]) % 2 == 0
     with one_rank():
         answer = boundary.invoke(discounts, counts["total_lengths"], counts["response_lengths"], *samples.values())
     width = inputs["values"].shape[-1]
@@ -267,12 +308,28 @@ def _discounted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Subtract the distillation KL from advantages with slime's function. Each token's advantage is the reward of its
     response. The teacher's log-probs are 0, so the student's log-probs are the KL.
+
+    If the number of rows is odd, slime also computes the advantages.
     """
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0).sum(-1, keepdim=True)
-    kl = torch.zeros_like(inputs["response_mask"]) if inputs["kl"] is None else inputs["kl"]
+    kl = torch.zeros_like(rewards.expand(inputs["response_mask"].shape)) if inputs["kl"] is None else inputs["kl"]
+    data: dict[str, Any] = {"teacher_log_probs": list(torch.zeros_like(kl)), "log_probs": list(kl)}
+    args = kit.stand_in(
+        **dict.fromkeys(("use_rollout_logprobs", "normalize_advantages"), False),
+        advantage_estimator="grpo",
+        custom_advantage_function_path=None,
+        use_opd=True,
+        kl_coef=0.0,
+        opd_kl_coef=inputs["kl_coef"],
+        opd_type="megatron",
+    )
+    if len(rewards) % 2:
+        data |= {"rewards": rewards[:, 0].tolist(), "loss_masks": list(inputs["response_mask"]), **full_lengths(inputs)}
+        with one_rank():
+            boundary.module.compute_advantages_and_returns(args, data)
+        return {"returns": torch.stack(data["advantages"])}
     advantages = list(rewards.expand(kl.shape))
-    args = kit.stand_in(opd_kl_coef=inputs["kl_coef"], opd_type="megatron")
-    boundary.function(args, {"teacher_log_probs": list(torch.zeros_like(kl))}, advantages, list(kl))
+    boundary.function(args, data, advantages, data["log_probs"])
     return {"returns": torch.stack(advantages)}
 
 
@@ -371,7 +428,7 @@ TARGET = Target(
         policy_loss(
             f"{LOSS}.policy_loss_function", _policy_loss_function, [*_ALGORITHMS],
             ("eps_clip_low", "eps_clip_high", "dual_clip"), weights=True, imports=(CP,),
-            stand_ins=(ARGS, MPU, LOG_PROBS), accepts=_AGGREGATION,
+            stand_ins=(ARGS, MPU, LOG_PROBS, _FUNCTIONS), accepts={**_AGGREGATION, "on_policy": (False, True)},
         ),
         policy_loss(
             f"{LOSS}.sft_loss_function", _supervised, "cross_entropy", (), imports=(CP,),

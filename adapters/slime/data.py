@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from sentinel import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import MASKED_STATISTICS, MPU, WORDS, chat
+from sentinel.binding.families import MASKED_STATISTICS, MPU, WORDS, chat, skipped_turn
 from sentinel.binding.kit import torch
 
 from .balancing import schedule_of
 from .shared import ARGS, CP, MAIN, SELF, TYPES, joined, one_rank, shards
 
 _DATA, _ROLLOUT = "slime.backends.megatron_utils.data", "slime.ray.rollout"
+_DISTILLATION = "slime.rollout.on_policy_distillation"
 _SOURCE, _DATASET = "slime.rollout.data_source", "slime.utils.data.Dataset"
 _MASKS, _SFT = "slime.utils.mask_utils.MultiTurnLossMaskGenerator", "slime.rollout.sft_rollout.generate_rollout"
 
@@ -48,11 +50,49 @@ def _read(sample: Mapping[str, Any], tokens: Any, mask: Any, log_probs: Any) -> 
 
 
 def _made(boundary: Any, sample: Mapping[str, Any], index: int) -> Any:
-    """Convert a sample of the scenario to slime's class ``Sample``."""
-    ids = sample["tokens"].tolist()
-    fields = {"tokens": ids, "response_length": len(ids) - 1, "loss_mask": _flags(sample)}
-    fields |= {"index": index, "reward": float(index), "rollout_log_probs": sample["log_probs"][1:].tolist()}
-    return boundary.imported[TYPES].Sample(**fields)
+    """Convert a sample of the scenario to slime's class ``Sample``, without a loss mask if all tokens are trained."""
+    kind, ids, flags = boundary.imported[TYPES].Sample, sample["tokens"].tolist(), _flags(sample)
+    fields = {"tokens": ids, "response_length": len(ids) - 1, "index": index, "reward": float(index)}
+    fields |= {"loss_mask": flags if 0 in flags else None, "rollout_log_probs": sample["log_probs"][1:].tolist()}
+    metadata = {"round_number": _ROUND + index, "source_name": str(index)}
+    metadata |= {"raw_reward": _raw_reward(index)} if index % 2 else {}  # only some sources have raw rewards
+    return kind(**fields, **_of_engine(ids), multimodal_train_inputs=_picture(ids, index), metadata=metadata)
+
+
+_ROUND = 7
+
+
+def _raw_reward(index: int) -> float:
+    return index + 0.5 * (index % 2)
+
+
+def _nucleus(token: int) -> list[int]:
+    """Return the tokens that top-p keeps at the position of a token."""
+    return [token, *range(token % 3)]
+
+
+def _of_engine(ids: Sequence[int]) -> dict[str, Any]:
+    """Return a sample's data of the engine: the tokens that top-p kept at each position of the response, and the expert
+    of each token but the last. They follow from the token ids.
+    """
+    kept = [_nucleus(token) for token in ids[1:]]
+    return {
+        "rollout_top_p_token_ids": [token for tokens in kept for token in tokens],
+        "rollout_top_p_token_offsets": [sum(map(len, kept[:count])) for count in range(len(ids))],
+        "rollout_routed_experts": [[[token]] for token in ids[:-1]],
+    }
+
+
+def _picture(ids: Sequence[int], index: int) -> dict[str, Any] | None:
+    """Return the picture of a sample. The second sample has none."""
+    return {"pixels": torch.tensor(ids)[:, None]} if index != 1 else None
+
+
+def _plain(value: Any) -> Any:
+    """Convert tensors, also in a dictionary, to lists."""
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,48 +100,132 @@ def _appended(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     sample to a dictionary and back. Untrained tokens have no log-prob.
     """
     kind, read = boundary.imported[TYPES].Sample, []
-    for sample in inputs["samples"]:
+    args = kit.stand_in(num_layers=1, moe_router_topk=1, sglang_speculative_algorithm=None)
+    grows = "routed_experts_start_len" in kit.source_of(kind._apply_meta_info)
+    for place, sample in enumerate(inputs["samples"]):
         ids, flags, logs = sample["tokens"].tolist(), _flags(sample), sample["log_probs"][1:].tolist()
-        made = kind(tokens=ids[:1])
-        for token, flag, log in zip(ids[1:], flags, logs):
-            made.append_response_tokens(tokens=[token], trainable=bool(flag), log_probs=[log] if flag else None)
-            made = kind.from_dict(made.to_dict())
+        made, expected = kind(tokens=ids[:1]), dict[str, Any]()
+        for count, (flag, log) in enumerate(zip(flags, logs), 1):
+            answer = _answered(ids[: count + 1], made.rollout_routed_experts, grows) if flag and place % 2 == 0 else {}
+            made.append_response_tokens(
+                args if answer else None,
+                tokens=torch.tensor(ids[count : count + 1]),
+                trainable=bool(flag),
+                log_probs=[log] if flag else None,
+                meta_info=answer or None,
+            )
+            made = kind.from_dict(_plain({**made.to_dict(), "note": count}))
+            expected["note"] = count
         given = [log if flag else 0.0 for flag, log in zip(flags, logs)]
-        kept = list(made.rollout_log_probs or ()) == given and made.effective_response_length == sum(flags)
+        expected["effective_response_length"] = sum(flags)
+        if place % 2 == 0 and flags:
+            known = 1 + max(at for at, flag in enumerate(flags) if flag)
+            expected |= _replayed(ids, flags)
+            expected["rollout_routed_experts"] = [[[token]] for token in ids[:known]]
+        kept = all(_plain(getattr(made, name)) == value for name, value in expected.items())
+        kept = kept and list(made.rollout_log_probs or ()) == given
         read.append(_read(sample, made.tokens, made.loss_mask or (), logs if kept else [0.0] * len(logs)))
     return {"samples": read}
 
 
+def _answered(ids: Sequence[int], known: Any, grows: bool) -> dict[str, Any]:
+    """Return the engine's data of the last token: the tokens that top-p kept, and the experts of the tokens before it.
+
+    :param grows: whether the engine sends only the experts of tokens for which none are known.
+    """
+    start, nucleus = len(known) if grows and known is not None else 0, _nucleus(ids[-1])
+    tokens = {"top_p_token_ids": nucleus, "top_p_token_offsets": [0, len(nucleus)]}
+    return {**tokens, "routed_experts": list(ids[start:-1]), "routed_experts_start_len": start}
+
+
+def _replayed(ids: Sequence[int], flags: Sequence[int]) -> dict[str, Any]:
+    """Return the tokens that top-p kept at each position of a response; none at the positions of untrained tokens."""
+    kept = [_nucleus(token) if flag else [] for token, flag in zip(ids[1:], flags)]
+    ends = [sum(map(len, kept[:count])) for count in range(len(ids))]
+    names = ("rollout_top_p_token_ids", "rollout_top_p_token_offsets")
+    return dict(zip(names, ([token for tokens in kept for token in tokens], ends)))
+
+
 def _trained_on(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert samples to slime's training data, and read the samples from the microbatches of each rank."""
+    """Convert samples to slime's training data, and read the samples from the microbatches of each rank.
+
+    With two samples, a teacher returns the log-probs as rewards. With three samples, slime removes a fourth one, so its
+    loss mask must be 0.
+    """
     samples = [_made(boundary, sample, place) for place, sample in enumerate(inputs["samples"])]
-    count, ranks = len(samples), 1 if len(samples) % 2 else 2
-    names = dict.fromkeys(("advantage_estimator", "reward_key"))
-    lengths = [len(sample.tokens) for sample in samples]
-    schedule = schedule_of(lengths, ranks, max(lengths), None)
-    args = kit.stand_in(**vars(schedule["args"]), **names, global_batch_size=count)
-    none = ("custom_reward_post_process_func", "custom_convert_samples_to_train_data_func")
-    manager = kit.stand_in(args=args, train_parallel_config=schedule["train_parallel_config"], **dict.fromkeys(none))
-    owner = boundary.imported[_ROLLOUT].RolloutManager
-    manager._post_process_rewards = owner._post_process_rewards.__get__(manager)
-    store = kit.stand_in(put=kit.return_first)
-    with kit.swap(boundary.imported[_ROLLOUT], "ray", store):
-        made = owner._convert_samples_to_train_data(manager, samples)
-        boxes = owner._split_train_data_by_dp(manager, made)
-    found: dict[int, dict[str, Any]] = {}
-    for box in boxes:
-        data = box.inner
-        module = boundary.imported[_DATA]
+    count, module, found = len(samples), boundary.imported[_DATA], dict[int, dict[str, Any]]()
+    if count == 3:
+        samples.append(_made(boundary, inputs["samples"][0], count))
+        samples[-1].remove_sample = True
+    for data in _shares(boundary, samples, taught=count == 2):
         with one_rank():
             module.mpu.get_virtual_pipeline_model_parallel_world_size = lambda: None
             (iterator,) = module.get_data_iterator(data)
         for _ in data["micro_batch_indices"]:
-            keys = ("tokens", "loss_masks", "rollout_log_probs", "sample_indices", "rewards", "rollout_mask_sums")
-            batch = iterator.get_next(keys)
-            for ids, mask, logs, index, reward, total in zip(*(batch[key] for key in keys)):
-                whole = reward == float(index) and int(total) == int(sum(mask))
-                found[int(index)] = _read(inputs["samples"][int(index)], ids, mask, logs) if whole else {}
+            batch = iterator.get_next([*_COLUMNS, *_REPLAYED, "round_number", "source_names", "teacher_log_probs"])
+            for at, index in enumerate(map(int, batch["sample_indices"])):
+                row = {name: column[at] for name, column in batch.items() if column is not None}
+                if index < count:
+                    found[index] = _row(inputs["samples"][index], row, data["raw_reward"][index])
+                elif any(row["loss_masks"]):
+                    return {"samples": []}
     return {"samples": [found.get(place, {}) for place in range(count)]}
+
+
+_COLUMNS = ("tokens", "loss_masks", "rollout_log_probs", "sample_indices", "rewards", "rollout_mask_sums")
+_REPLAYED = (*_of_engine([0]), "multimodal_train_inputs")
+
+
+def _shares(boundary: Any, samples: list[Any], taught: bool) -> list[dict[str, Any]]:
+    """Distribute samples over ranks with slime, and return the training data of each rank.
+
+    :param taught: whether a teacher returns the sample's log-probs, which slime's distillation stores.
+    """
+    count, ranks = len(samples), 1 if len(samples) % 2 else 2
+    lengths = [len(sample.tokens) for sample in samples]
+    schedule = schedule_of(lengths, ranks, max(lengths), None, balanced="all" if taught else "")
+    args = kit.stand_in(
+        **vars(schedule["args"]),
+        **dict.fromkeys(("advantage_estimator", "reward_key", "load_debug_rollout_data")),
+        global_batch_size=count,
+        rollout_top_p=0.5,
+        use_rollout_routing_replay=min(lengths) > 1,  # slime rejects samples without experts
+        rollout_data_transport="nixl" if taught else "object-store",
+    )
+    manager = kit.stand_in(args=args, train_parallel_config=schedule["train_parallel_config"], data_source=None)
+    manager.custom_reward_post_process_func = manager.custom_convert_samples_to_train_data_func = None
+    if taught:
+        manager.custom_reward_post_process_func = boundary.imported[_DISTILLATION].post_process_rewards
+        for sample in samples:
+            logs = [(log, 6) for log in sample.rollout_log_probs]
+            sample.reward = {"meta_info": {"input_token_logprobs": [(None, 5), *logs]}}
+    manager.generate_rollout = lambda *_, **__: [[sample] for sample in samples]
+    owner = boundary.imported[_ROLLOUT].RolloutManager
+    manager._post_process_rewards = owner._post_process_rewards.__get__(manager)
+    with kit.swap(boundary.imported[_ROLLOUT], "ray", kit.stand_in(put=kit.return_first)):
+        drawn, _ = owner._get_rollout_data(manager, 0)
+        made = owner._convert_samples_to_train_data(manager, drawn)
+        return [box.inner for box in owner._split_train_data_by_dp(manager, made)]
+
+
+def _row(sample: Mapping[str, Any], row: Mapping[str, Any], raw_reward: float) -> dict[str, Any]:
+    """Return a sample's tokens, loss mask and log-probs from its row of slime's training data. If another field of the
+    row is wrong, return an empty dictionary.
+    """
+    index, ids, logs = int(row["sample_indices"]), sample["tokens"].tolist(), sample["log_probs"][1:]
+    taught = "teacher_log_probs" in row
+    expected = {
+        "rewards": 0.0 if taught else float(index),
+        "rollout_mask_sums": sum(_flags(sample)),
+        "round_number": _ROUND + index,
+        "multimodal_train_inputs": _plain(_picture(ids, index)),
+        **_of_engine(ids),
+    }
+    expected |= {"source_names": str(index)} if "source_names" in row else {}  # since July 2026
+    expected |= {"teacher_log_probs": logs.tolist()} if taught else {}
+    whole = all(_plain(row[name]) == value for name, value in expected.items())
+    whole = whole and ((taught and not index % 2) or raw_reward == _raw_reward(index))
+    return _read(sample, row["tokens"], row["loss_masks"], row["rollout_log_probs"]) if whole else {}
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +250,8 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     device = {name: partial(kit.return_first, "cpu") for name in ("device", "current_device")}
     stands = {"accelerator": kit.stand_in(**device), "PackedSeqParams": kit.stand_in}
     for rank in range(ranks):
-        with one_rank(rank, context_parallel=ranks), kit.swap_all(module, **stands):
+        on_cpu = nullcontext() if hasattr(module, "accelerator") else kit.on_cpu(module)
+        with one_rank(rank, context_parallel=ranks), kit.swap_all(module, **stands), on_cpu:
             iterator = module.DataIterator(rollout, [list(range(len(samples)))])
             batches.append(boundary.function(iterator, list(rollout), **options))
     ids, masks = (torch.cat([batch[name][0] for batch in batches]) for name in ("tokens", "full_loss_masks"))
@@ -144,20 +269,28 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Slice each sample for two context-parallel ranks with slime, and rejoin the slices."""
+    """Slice each sample for two context-parallel ranks with slime, and rejoin the slices.
+
+    The second sample has only one rank. The third sample's log-probs are a list, and a function pads its tokens.
+    """
     samples, module, read = inputs["samples"], boundary.module, []
-    for sample in samples:
-        length, parts = len(sample["tokens"]), []
-        for rank in range(2):
-            with one_rank(rank, context_parallel=2):
-                ids = module.slice_with_cp(sample["tokens"], 0)
-                parts.append((ids, module.slice_log_prob_with_cp(sample["log_probs"][1:], length, length - 1)))
+    for place, sample in enumerate(samples):
+        length, parts, ranks = len(sample["tokens"]), [], 1 if place == 1 else 2
+        of_response, pad = (sample["log_probs"][1:].tolist(), _pad) if place == 2 else (sample["log_probs"][1:], 0)
+        for rank in range(ranks):
+            with one_rank(rank, context_parallel=ranks):
+                logs = module.slice_log_prob_with_cp(of_response, length, length - 1)
+                parts.append((module.slice_with_cp(sample["tokens"], pad), torch.as_tensor(logs)))
         size = len(parts[0][0]) // 2
-        (first, _), (second, _) = parts
-        ids = torch.cat([first[:size], second[:size], second[size:], first[size:]])[:length]
-        (logs,) = joined([[part[1]] for part in parts], shards([length - 1], 2))
+        firsts, lasts = [part[0][:size] for part in parts], [part[0][size:] for part in parts]
+        ids = torch.cat([*firsts, *reversed(lasts)])[:length]
+        (logs,) = joined([[part[1]] for part in parts], shards([length - 1], ranks))
         read.append(_read(sample, ids, _flags(sample), logs))
     return {"samples": read}
+
+
+def _pad(tokens: Any, count: int) -> Any:
+    return torch.nn.functional.pad(tokens, (0, count))
 
 
 def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,22 +321,59 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         while len(drawn) < size * epochs:
             groups = source.get_samples(min(3, size))
             source.add_samples(groups[1:])  # as after an interruption
+            source.add_samples([])
             drawn += [*groups[:1], *source.get_samples(len(groups) - 1)]
     labels = [int(one.label) if one.label == other.label else -1 for one, other in drawn]
     return {"drawn": labels[: size * epochs]}
 
 
+def flagged_chat(inputs: Mapping[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+    """Return the tokenizer and the messages of a scenario, with slime's flags of the answers that are not trained."""
+    (tokenizer, messages), skipped = chat(inputs), skipped_turn(inputs)
+    flags = {} if skipped is None else {skipped: {"step_loss_mask": 0}}
+    return tokenizer, [{**message, **flags.get(place, {})} for place, message in enumerate(messages)]
+
+
+def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Split a message's content into a text, and a plain string, between which there is a picture."""
+    first, _, rest = message["content"].partition(" ")
+    parts = [{"type": "text", "text": first}, {"type": "image"}, *([rest] if rest else [])]
+    return {**message, "content": parts}
+
+
+#: The values of ``skipped`` in the contract of trained tokens.
+SKIPPED = ("none", "first", "last")
+#: The number of tokens that a processor adds for pictures, before the first answer.
+_OF_PICTURES = 3
+
+
 def _masked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token ids and the loss mask that slime makes of a chat."""
-    tokenizer, messages = chat(inputs)
+    """Return the token ids and the loss mask that slime makes of a chat.
+
+    The kind of the tokenizer is another one with each number of messages. Only ``qwen`` can have a default system
+    message.
+    """
+    tokenizer, messages = flagged_chat(inputs)
     if boundary.owner is not None:
-        generator = boundary.owner(tokenizer, "qwen")
+        kinds = ("qwen", "qwen3", "qwen3_5")
+        kind = "qwen" if inputs["default_system"] else kinds[len(messages) % 3]
+        if not hasattr(boundary.owner, f"gen_multi_turn_loss_mask_{kind}"):
+            kind = "qwen"
+        generator = boundary.owner(tokenizer, kind)
         if "input_ids" in boundary.parameters:
             ids, _ = generator.get_loss_mask(messages)
-            ids, mask = boundary.function(generator, messages, ids)
+            ids = [*range(_OF_PICTURES), *ids]
+            ids, mask = boundary.function(generator, [_in_parts(message) for message in messages], ids)
+            if any(mask[:_OF_PICTURES]):
+                return {"token_ids": None, "loss_mask": []}
+            ids, mask = ids[_OF_PICTURES:], mask[_OF_PICTURES:]
         else:
             ids, mask = boundary.function(generator, messages)
         return {"token_ids": ids, "loss_mask": mask}
+    if not hasattr(boundary.module, "load_tokenizer"):
+        raise AbsentError("in this version, supervised rollouts load the tokenizer with transformers")
+    if "get_samples" not in kit.source_of(boundary.function):
+        raise AbsentError("in this version, supervised rollouts draw examples, not samples")
     sample = boundary.imported[TYPES].Sample(prompt=messages, metadata={})
     args = Namespace(rollout_global_dataset=True, rollout_batch_size=1, hf_checkpoint="", loss_mask_type="qwen")
     loads = {name: partial(kit.return_first, tokenizer) for name in ("load_tokenizer", "load_processor")}
@@ -238,7 +408,7 @@ _SAMPLES: Sequence[tuple[str, Any]] = (
     *((f"{TYPES}.Sample.{name}", _appended) for name in ("append_response_tokens", "from_dict")),
     *(
         (f"{_ROLLOUT}.RolloutManager.{name}", _trained_on)
-        for name in ("_convert_samples_to_train_data", "_split_train_data_by_dp")
+        for name in ("_convert_samples_to_train_data", "_split_train_data_by_dp", "_get_rollout_data")
     ),
     *((f"{_DATA}.{name}", _trained_on) for name in ("get_data_iterator", "DataIterator.get_next")),
     (f"{_DATA}.get_batch", _packed), *((f"{CP}.slice_{name}with_cp", _shared) for name in ("", "log_prob_")),
@@ -248,7 +418,7 @@ BINDINGS = (
     *(
         Binding(
             path, "collation", call=call, fixed=_LAYOUTS, stand_ins=(ARGS, SELF, MPU, _STORE),
-            imports=(TYPES, *((_ROLLOUT, _DATA) if call is _trained_on else ())),
+            imports=(TYPES, *((_ROLLOUT, _DATA, _DISTILLATION) if call is _trained_on else ())),
             requires=(path, _SCHEDULE, f"{_DATA}.DataIterator", f"{TYPES}.Sample.append_response_tokens"),
         )
         for path, call in _SAMPLES
@@ -257,7 +427,7 @@ BINDINGS = (
         Binding(
             path, "epoch_order", call=_drawn, imports=(TYPES, "slime.utils.data", _SOURCE),
             stand_ins=(ARGS, StandIn("random", "torch's generator with the same seed, as in a DistributedSampler")),
-            requires=(path, f"{_SOURCE}.RolloutDataSourceWithBuffer"),
+            requires=(path, _DATASET, f"{_SOURCE}.RolloutDataSourceWithBuffer", f"{_SOURCE}.pop_first"),
         )
         for path in (
             f"{_SOURCE}.RolloutDataSource.get_samples", f"{_SOURCE}.RolloutDataSourceWithBuffer.get_samples",
@@ -266,10 +436,13 @@ BINDINGS = (
     ),
     *(
         Binding(
-            path, "trained_tokens", call=_masked, imports=(TYPES,), stand_ins=(WORDS,), requires=(path,),
-            fixed={"trains": "all", "max_tokens": None}, dialects=(_DOUBLE,),
+            path, "trained_tokens", call=_masked, imports=(TYPES,), stand_ins=(WORDS,), requires=(path, *needed),
+            fixed={"trains": "all", "max_tokens": None}, accepts={"skipped": skipped}, dialects=(_DOUBLE,),
         )
-        for path in (f"{_MASKS}.get_loss_mask", f"{_MASKS}.get_loss_mask_with_multimodal_alignment", _SFT)
+        for path, skipped, needed in (
+            (f"{_MASKS}.get_loss_mask", SKIPPED, ()), (_SFT, SKIPPED, ("slime.utils.processing_utils.load_tokenizer",)),
+            (f"{_MASKS}.get_loss_mask_with_multimodal_alignment", SKIPPED[:1], ()),
+        )
     ),
     Binding(
         "slime.utils.distributed_utils.distributed_masked_whiten", "masked_statistics", outputs=("result",),

@@ -168,6 +168,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs and entropies with slime if each rank has a contiguous part of the packed sequence."""
+    _own_kernel(boundary.imported[PPO])
     compute, args = boundary.module.get_log_probs_and_entropy, _args(inputs, contiguous=True)
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
@@ -337,6 +338,7 @@ BINDINGS = (
     ),
     Binding(
         _REDISTRIBUTE, "token_log_probs", call=_gathered, stand_ins=(ARGS, MPU, _SUMMED), requires=(_REDISTRIBUTE,),
+        imports=(PPO,),
         accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0)}, dtypes=_SINGLE,
     ),
     Binding(

@@ -26,44 +26,91 @@ _RESPONSE = {
         for name, dtype in (("tokens", "int64"), ("log_probs", "float32"))
     }
 }
-_PROMPT, _HEARD = 1005, 1999
+#: Token ids that no sample has: of the prompt, of the environment, and of an answer that must not be trained.
+_PROMPT, _HEARD, _UNTRAINED = 1005, 1999, 1500
+_HISTORIES = ("same", "retokenised", "rewritten", "forked", "regenerated", "branched", "longer")
+
+#: A turn of an agent: the messages and the tokens before an answer, and the tokens of the answer.
+_Turn = tuple[list[dict[str, str]], list[int], list[int]]
+#: A sample that follows from an agent's turns: its prompt, its response, and the response's loss mask.
+_Made = tuple[list[int], list[int], list[int]]
+
+
+def _turns(history: str, ids: list[int]) -> tuple[list[_Turn], list[_Made]]:
+    """Return an agent's turns in which the model generates ``ids``, and the samples that follow from these turns.
+
+    The policy gradient covers each generated token once, and only after the tokens that preceded it. So an answer that
+    the client has replaced is not trained. An answer after other tokens needs a sample of its own.
+    """
+    asked, heard, other_heard = ([{"role": "user", "content": text}] for text in ("ask", "hear", "hear otherwise"))
+    answer, other = ([{"role": "assistant", "content": text}] for text in ("answer 0", "another answer"))
+    again, first, rest, ones = [*asked, *answer, *heard], ids[:1], ids[1:], [1] * len(ids)
+    if history == "longer":
+        return [(asked, [_PROMPT], [*ids, _UNTRAINED])], [([_PROMPT], ids, ones)]
+    if history == "retokenised":
+        before, old = [_UNTRAINED, _UNTRAINED + 2, _HEARD], [_UNTRAINED, _UNTRAINED + 1]
+        foreign = [*other_heard, *other]  # the client also sends an answer that the model did not generate
+        turns = [([*foreign, *asked], [_PROMPT], old), ([*foreign, *again], [_PROMPT, *before], ids)]
+        return turns, [([_PROMPT], [*before, *ids], [0, 0, 0, *ones])]
+    if history == "rewritten":
+        before = [_PROMPT, _UNTRAINED + 2, _HEARD]
+        turns = [(asked, [_PROMPT], [_UNTRAINED]), ([*asked, *other, *heard], before, ids)]
+        return turns, [(before, ids, ones)]
+    start, middle, end = (asked, [_PROMPT], first), rest[:1], rest[1:]
+    if history == "forked":
+        before = [_PROMPT + 1, *first, _HEARD]
+        return [start, (again, before, rest)], [([_PROMPT], first, [1]), (before, rest, ones[1:])]
+    if history == "regenerated":
+        before = [_PROMPT, _UNTRAINED, _HEARD]
+        turns = [start, (asked, [_PROMPT], middle), ([*asked, *other, *heard], before, end)]
+        return turns, [([_PROMPT], first, [1]), ([_PROMPT], middle, [1]), (before, end, ones[2:])]
+    if history == "branched":
+        branches = [[*first, _HEARD], [*first, _HEARD + 1]]
+        turns = [start, (again, [_PROMPT, *branches[0]], middle)]
+        turns.append(([*asked, *answer, *other_heard], [_PROMPT, *branches[1]], end))
+        made = [([_PROMPT], [*branches[0], *middle], [1, 0, 1]), ([_PROMPT], [*branches[1], *end], [0, 0, *ones[2:]])]
+        return turns, made
+    return [start, (again, [_PROMPT, *first, _HEARD], rest)], [([_PROMPT], [*first, _HEARD, *rest], [1, 0, *ones[1:]])]
 
 
 def _recorded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Record an agent's turns with slime, and return the response tokens of the sample that slime builds."""
+    """Record an agent's turns with slime, and return the trained tokens of the samples that slime builds."""
     module, kind, read = boundary.module, boundary.imported[TYPES].Sample, []
     for place, sample in enumerate(inputs["samples"]):
         ids, logs = sample["tokens"].tolist(), sample["log_probs"].tolist()
+        history = inputs["history"] if len(ids) > 2 else "same"  # the others need three tokens
         manager, base = module.TrajectoryManager(), kind(index=place, group_index=9, prompt="", label=f"label {place}")
-        messages = [{"role": "user", "content": "ask"}]
-        # The first turn generates one token, the second turn all others. The environment adds one token between them.
-        turns = [([_PROMPT], ids[:1], logs[:1])]
-        turns += [([_PROMPT, ids[0], _HEARD], ids[1:], logs[1:])] if ids[1:] else []
-        for number, (before, after, of_after) in enumerate(turns):
+        log_prob_of = dict(zip(ids, logs))
+        turns, expected = _turns(history, ids)
+        if len(ids) == 1:
+            turns, expected = turns[:1], [([_PROMPT], ids, [1])]
+        for number, (messages, before, after) in enumerate(turns):
             answer = {"role": "assistant", "content": f"answer {number}"}
-            turn = module.TurnRecord(before, after, "stop", of_after)
+            turn = module.TurnRecord(before, after, "stop", [log_prob_of.get(token, -9.0) for token in after])
+            manager.record_turn("session", turn=turn, prompt_messages=[], response_message=answer)  # is ignored
             manager.record_turn("session", turn=turn, prompt_messages=[*messages], response_message=answer)
-            messages += [answer, {"role": "user", "content": f"hear {number}"}]
-        made = manager.get_trajectory("session", base_sample=base, reward=0.25 + place, extra_metadata={"key": place})
-        read.append(_response(made, place, [0] * (len(turns) - 1)))
+        options = {"base_sample": base, "reward": 0.25 + place, "extra_metadata": {"key": place}}
+        options |= {"max_sample_tokens": 1 + len(ids)} if history == "longer" else {}
+        made = manager.get_trajectory("session", **options)
+        again = manager.get_trajectory("session", **options)
+        read.append({} if again else _responses(made, place, expected))
     return {"samples": read}
 
 
-def _response(made: list[Any], place: int, heard: list[int]) -> dict[str, Any]:
-    """Return the trained tokens and their log-probs, or an empty dict if any other field of the sample is wrong."""
-    if len(made) != 1:
-        return {}
-    sample = made[0]
-    mask, ids, logs = sample.loss_mask, sample.tokens[1:], sample.rollout_log_probs
-    fits = [
-        sample.tokens[0] == _PROMPT and len(ids) == len(mask) == len(logs) == sample.response_length,
-        mask == [1, *heard, *([1] * (len(mask) - 1 - len(heard)))],
-        [(token, log) for token, log, flag in zip(ids, logs, mask) if not flag] == [(_HEARD, 0.0)] * len(heard),
-        (sample.index, sample.group_index, sample.rollout_id) == (place, 9, place),
-        (sample.reward, sample.label, sample.metadata["key"]) == (0.25 + place, f"label {place}", place),
-    ]
-    own = [at for at, flag in enumerate(mask) if flag]
-    columns = {"tokens": torch.tensor([ids[at] for at in own]), "log_probs": torch.tensor([logs[at] for at in own])}
+def _responses(made: list[Any], place: int, expected: list[_Made]) -> dict[str, Any]:
+    """Return the trained tokens and their log-probs, or an empty dict if any other field of a sample is wrong."""
+    fits = [len(made) == len(expected)]
+    own: list[tuple[int, float]] = []
+    for sample, (prompt, response, mask) in zip(made, expected):
+        tokens = list(zip(response, sample.rollout_log_probs, mask))
+        fits += [
+            (sample.tokens, sample.loss_mask, sample.response_length) == ([*prompt, *response], mask, len(mask)),
+            all(log == 0.0 for _, log, flag in tokens if not flag),
+            (sample.index, sample.group_index, sample.rollout_id) == (place, 9, place),
+            (sample.reward, sample.label, sample.metadata["key"]) == (0.25 + place, f"label {place}", place),
+        ]
+        own += [(token, log) for token, log, flag in tokens if flag]
+    columns = dict(zip(("tokens", "log_probs"), (torch.tensor(column) for column in zip(*own))))
     return columns if all(fits) else {}
 
 
@@ -98,10 +145,15 @@ def _processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean reward and the mean advantage that slime logs for samples on several ranks."""
+    """Return the mean reward and the mean advantage that slime logs for samples on several ranks. NaN is returned
+    instead if another number that slime logs is wrong.
+
+    With ``ci_test``, slime also requires plausible log-probs, and those of the reference in the first rollout.
+    """
     parts, waiting, told = inputs["parts"], list[Any](), dict[str, Any]()
     everything = [value for part in parts for value in part]
-    options = dict.fromkeys(("wandb_always_use_train_step", "ci_test"), False)
+    rollout = len(everything) % 2
+    options = {"wandb_always_use_train_step": bool(rollout), "ci_test": True, "global_batch_size": 1}
     options |= dict.fromkeys(("log_multi_turn", "log_passrate", "log_correct_samples"), True)
     args = kit.stand_in(
         **options, n_samples_per_prompt=1, rollout_batch_size=len(everything), rollout_max_response_len=3
@@ -120,7 +172,9 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     for rank in places:
         own, count = parts[rank], len(parts[rank])
         columns = {"advantages": [torch.tensor([1 - value, 9.0]) for value in own]}
-        columns["log_probs"] = [torch.tensor([-0.25 - value, -7.0]) for value in own]
+        for name in ("log_probs", "ref_log_probs"):
+            columns[name] = [torch.tensor([-0.25 - value / 2, -7.0]) for value in own]
+        columns["entropy"] = [torch.tensor([0.25 + value / 2] * 2) for value in own]
         batch = {
             "rewards": own,
             "raw_reward": everything,
@@ -130,6 +184,7 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             "total_lengths": [5 + place for place in range(count)],
             "loss_masks": [torch.tensor([1, 0])] * count,  # each response has a second, masked token
             "global_batch_sizes": [len(everything)],
+            "learning_rate": torch.tensor(0.5),
             **columns,
         }
         batches.append(batch)
@@ -140,13 +195,20 @@ def _logged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 setattr(
                     sys.modules["megatron.core"].mpu, f"get_data_parallel_{name}", lambda answer=answer, **_: answer
                 )
-            boundary.function(1, args, batch)
+            boundary.function(rollout, args, batch)
+    mean = sum(everything) / len(everything)
+    expected = {"step": rollout * len(everything), "learning_rate": 0.5, "entropy": 0.25 + mean / 2}
+    if any(abs(told[f"rollout/{name}"] - value) > 1e-5 for name, value in expected.items()):
+        return {"mean": float("nan"), "loss": float("nan")}
     return {"mean": told["rollout/rewards"], "loss": told["rollout/advantages"]}
 
 
 BINDINGS = (
     *(
-        Binding(f"{_TRAJECTORY}.{path}", "collation", call=_recorded, fixed=_RESPONSE, imports=(TYPES,))
+        Binding(
+            f"{_TRAJECTORY}.{path}", "collation", call=_recorded, fixed=_RESPONSE, imports=(TYPES,),
+            accepts={"history": _HISTORIES},
+        )
         for path in ("_SampleBuilder.to_sample", "_SampleBuilder.append_turn", "TrajectoryManager.get_trajectory")
     ),
     # Older versions of this function distribute the samples themselves.

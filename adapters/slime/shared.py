@@ -185,3 +185,26 @@ def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
 def mask_sums(masks: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the sum of each sample's mask as ``rollout_mask_sums`` and as ``group_mask_sums``."""
     return {name: [mask.sum() for mask in masks] for name in ("rollout_mask_sums", "group_mask_sums")}
+
+
+class Session:
+    """A stand-in HTTP session that sends nothing. The response to a request is the payload of the request."""
+
+    def __init__(self, **_: Any) -> None:
+        self._payload: Any = None
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    def post(self, url: str, json: Any = None) -> Session:
+        self._payload = json
+        return self
+
+    def raise_for_status(self) -> None:
+        pass
+
+    async def json(self) -> Any:
+        return self._payload

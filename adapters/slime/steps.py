@@ -38,15 +38,12 @@ from .shared import (
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
     """Return the command-line options that slime's loss function reads."""
+    off = {"recompute_loss_function": False, "allgather_cp": False, "qkv_format": "thd", "rollout_top_p": 1.0}
     return kit.stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
         global_batch_size=global_batch_size,
-        recompute_loss_function=False,
-        allgather_cp=False,
-        qkv_format="thd",
-        rollout_top_p=1.0,
-        **options,
+        **{**off, **options},
     )
 
 
@@ -73,12 +70,16 @@ def _microbatch(
 def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the loss of one microbatch on one rank, divided by the denominator that slime passes to Megatron.
 
+    If the number of samples is odd, the loss function is one of the user, namely slime's own.
+
     https://github.com/NVIDIA/Megatron-LM/blob/core_v0.14.0/megatron/core/pipeline_parallel/schedules.py#L288
     """
     per_token = inputs["loss_agg_mode"] == "token-mean"
     masks = list(inputs["response_mask"])
     rows = inputs["global_batch_size"]
     args = _loss_args(per_token, len(masks) if rows is None else rows)
+    if len(masks) % 2 and "custom_loss_function_path" in kit.source_of(boundary.function):
+        args.loss_type, args.custom_loss_function_path = "custom_loss", f"{boundary.module.__name__}.sft_loss_function"
     batch = {"loss_masks": masks, **mask_sums(masks), "unconcat_tokens": None, **full_lengths(inputs)}
     with one_rank():
         loss, count = _microbatch(boundary, list(inputs["loss_mat"]), args, batch, 1)
@@ -92,7 +93,8 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     whole = tokens + inputs["prompt_length"]
     lengths = {"response_lengths": [tokens], "total_lengths": [whole]}
     batch = {"loss_masks": [mask], **mask_sums([mask]), "unconcat_tokens": None, **lengths}
-    args = _loss_args(inputs["per_token"], 1)
+    # with an all-gather before the attention, ranks compute the loss of the same tokens
+    args = _loss_args(inputs["per_token"], 1, allgather_cp=inputs["prompt_length"] % 2 == 1)
     own = boundary.imported[CP].slice_log_prob_with_cp
     total = 0.0
     for rank in range(ranks):
@@ -200,8 +202,28 @@ def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: as_rows(data[name], inputs["values"].shape[1]) for name in ("advantages", "returns")}
 
 
+def _of_rewards(_: Any, data: dict[str, Any]) -> None:
+    """Set each token's advantage to the reward of its response, as a function of the user."""
+    rows = [reward + torch.zeros_like(row) for reward, row in zip(data["rewards"], data["log_probs"])]
+    data["advantages"], data["returns"] = rows, rows
+
+
+def _vary(args: Any, estimator: str, boundary: Any) -> None:
+    """Set another advantage estimator, if this version has it."""
+    source = kit.source_of(boundary.function)
+    if estimator == "own" and "custom_advantage_function_path" in source:
+        args.custom_advantage_function_path = estimator
+    elif f'"{estimator}"' in source:
+        args.advantage_estimator = estimator
+
+
 def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    rewards = inputs["token_level_rewards"]
+    """Return slime's REINFORCE++ advantages.
+
+    Without discount and KL penalty, they are the rewards of the responses. The advantages of slime's other estimators
+    without a critic, and of a function of the user, are then the same.
+    """
+    rewards, module = inputs["token_level_rewards"], boundary.module
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     data = {
         "log_probs": list(kl),
@@ -212,12 +234,20 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     }
     args = _advantage_args("reinforce_plus_plus", kl_coef=inputs["kl_coef"], gamma=inputs["gamma"])
     args.normalize_advantages = inputs["whiten"]
-    _advantage_step(boundary, args, data, inputs["context_parallel_size"])
+    if inputs["gamma"] == 1.0 and not (inputs["kl_coef"] and kl.any()):
+        _vary(args, ("own", "reinforce_plus_plus", "grpo", "reinforce_plus_plus_baseline")[len(rewards) % 4], boundary)
+    with kit.swap(module, "load_function", lambda _: _of_rewards):
+        _advantage_step(boundary, args, data, inputs["context_parallel_size"])
     return {name: torch.stack(list(data[name])) for name in ("advantages", "returns")}
 
 
 def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the command-line options of slime's policy loss, including those of the KL and entropy terms."""
+    """Return the command-line options of slime's policy loss, including those of the KL and entropy terms.
+
+    :raises AbsentError: if the scenario needs an option that this version lacks.
+    """
+    if inputs["unbiased_kl"] and "use_unbiased_kl" not in kit.source_of(boundary.module.policy_loss_function):
+        raise AbsentError("this version has no option for an unbiased KL estimate")
     per_token, rows = inputs["loss_agg_mode"] == "token-mean", len(inputs["response_mask"])
     return policy_args(
         inputs,
@@ -226,6 +256,7 @@ def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
         kl_loss_type=kl_name(boundary.module.compute_approx_kl, inputs["kl_estimator"]),
         kl_loss_coef=inputs["kl_coef"],
         use_kl_loss=inputs["ref_log_probs"] is not None,
+        use_unbiased_kl=inputs["unbiased_kl"],
     )
 
 
@@ -254,7 +285,8 @@ def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a training step with slime's own microbatch schedule, data iterator, loss and metrics.
+    """Run a training step with slime's own microbatch schedule, data iterator, loss and metrics. slime computes each
+    loss again in the backward pass if the number of rows is odd.
 
     The adapter adds up the losses of all microbatches and ranks, and divides the sum as Megatron does: by the number of
     microbatches and ranks or, if slime's loss is per token, by the number of tokens that slime returns.
@@ -276,30 +308,34 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     whole["loss_masks"] = [row[:length].to(inputs["log_probs"].dtype) for row, length in zip(mask, lengths)]
     whole |= mask_sums(whole["loss_masks"])
     args = _policy_args(boundary, inputs)
-    losses, tokens, logs = [], 0, []
-    for rank in range(ranks):
-        own = {name: [values[row] for row in order[rank]] for name, values in whole.items()}
-        iterator = boundary.imported[_DATA].DataIterator(own, cuts[rank])
-        for _ in range(count):
-            batch = {**iterator.get_next([*whole]), "unconcat_tokens": None}
-            answer = Answer(log_probs=batch["current"], entropy=batch.get("entropy"))
-            answer["entropy"] = answer["entropy"] or [torch.zeros_like(row) for row in batch["current"]]
-            with (
-                one_rank(data_parallel=ranks),
-                kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, _answer=answer, **__: _answer),
-            ):
+    args.recompute_loss_function = rows % 2 == 1
+    losses, tokens, logs, per_token = [], 0, [], args.calculate_per_token_loss
+    with one_rank(data_parallel=ranks), kit.swap(boundary.module, "get_log_probs_and_entropy", _given):
+        for rank in range(ranks):
+            own = {name: [values[row] for row in order[rank]] for name, values in whole.items()}
+            iterator = boundary.imported[_DATA].DataIterator(own, cuts[rank])
+            for _ in range(count):
+                batch = iterator.get_next([*whole])
+                answer = Answer(log_probs=batch["current"], entropy=batch.get("entropy"))
+                answer["entropy"] = answer["entropy"] or [torch.zeros_like(row) for row in batch["current"]]
+                batch["unconcat_tokens"] = answer
                 loss, counted, log = boundary.function(args, batch, count, size, torch.zeros(()))
-            losses.append(loss)
-            tokens = tokens + counted
-            logs.append(log)
-    per_token = args.calculate_per_token_loss
-    (sum(losses) / (tokens if per_token else count * ranks)).backward()
+                losses.append(loss)
+                tokens = tokens + counted
+                logs.append(log)
+        # within the parallel state, because slime may compute the loss again in the backward pass
+        (sum(losses) / (tokens if per_token else count * ranks)).backward()
     reports = boundary.imported[_REPORTS]
     with kit.swap(reports.dist, "all_reduce", lambda *_, **__: None):
         metrics = reports.reduce_train_step_metrics(
             logs, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
         )
     return {**kit.gradients_of(inputs), **_reported(metrics)}
+
+
+def _given(*_: Any, unconcat_tokens: Any, **__: Any) -> Any:
+    """Return the log-probs and entropies that a batch has in the place of its tokens."""
+    return unconcat_tokens
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,19 +352,31 @@ _OTHER_OPTIONS = (
 
 
 def _schedule_length(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the decay and warm-up lengths, in samples, that slime passes to Megatron's learning-rate scheduler."""
+    """Return the decay and warm-up lengths, in samples, that slime passes to Megatron's learning-rate scheduler.
+
+    The warm-up is a share of the training run or, with an even number of responses to each prompt, a number of updates.
+    The scheduler's last phase is as long as the training run.
+    """
     steps = inputs["steps_per_epoch"] * inputs["epochs"]
+    steps = steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"])
+    updates = steps * inputs["prompts_per_step"] * inputs["samples_per_prompt"] // inputs["batch_size"]
+    counted = inputs["samples_per_prompt"] % 2 == 0
     args = kit.stand_in(
-        num_rollout=steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"]),
+        num_rollout=steps,
         rollout_batch_size=inputs["prompts_per_step"],
         n_samples_per_prompt=inputs["samples_per_prompt"],
         global_batch_size=inputs["batch_size"],
-        lr_warmup_fraction=inputs["warmup_ratio"],
-        **dict.fromkeys(_OTHER_OPTIONS),
+        lr_warmup_fraction=None if counted else inputs["warmup_ratio"],
+        **{
+            **dict.fromkeys(_OTHER_OPTIONS),
+            "lr_warmup_iters": updates * inputs["warmup_ratio"],
+            "lr_wsd_decay_iters": updates,
+        },
     )
     with kit.swap(boundary.module, "OptimizerParamScheduler", lambda *_, **options: kit.stand_in(**options)):
         made = boundary.invoke({}, args, None)
-    return {"length": made.lr_decay_steps, "warmup": made.lr_warmup_steps}
+    length = made.lr_decay_steps if made.wsd_decay_steps == made.lr_decay_steps else float("nan")
+    return {"length": length, "warmup": made.lr_warmup_steps}
 
 
 _SCHEDULE = "slime.utils.dp_schedule"
@@ -393,14 +441,17 @@ BINDINGS = (
             "loss_agg_mode": "token-mean", "dp_size": 1,
             **dict.fromkeys(("micro_batch_size", "max_tokens_per_microbatch", "dual_clip")),
         },
-        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        accepts={"kl_estimator": ("k1", "k2", "k3"), "unbiased_kl": (False, True)},
     ),
     # ``low_var_kl`` is left out, because the function that computes it also clamps it and has a binding of its own.
     Binding(
         f"{LOSS}.loss_function", "policy_update", call=_policy_steps, imports=(_SCHEDULE, _DATA, _REPORTS),
         requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),
         stand_ins=(ARGS, MPU, LOG_PROBS), fixed={"dual_clip": None},
-        accepts={"kl_estimator": ("k1", "k2", "k3"), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
+        accepts={
+            "kl_estimator": ("k1", "k2", "k3"), "loss_agg_mode": ("token-mean", "seq-mean-token-mean"),
+            "unbiased_kl": (False, True),
+        },
         dialects=(
             Dialect(
                 "empty_rows", "counted", "a step counts all samples, including those without a valid token",

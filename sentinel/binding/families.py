@@ -34,6 +34,7 @@ from sentinel.contracts.aggregation import row_mean as row_mean
 from sentinel.contracts.contract import REQUIRED
 from sentinel.contracts.conversations import ChatTokenizer as ChatTokenizer
 from sentinel.contracts.conversations import chat as chat
+from sentinel.contracts.conversations import skipped_turn as skipped_turn
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT as IMPORTANCE_WEIGHT
 from sentinel.contracts.loop_updates import LOWEST_RATE as LOWEST_RATE

@@ -187,11 +187,23 @@ def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
     of each of its turns. Other tokens of the template are not trained."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
-    trained = tokenizer.spoken(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
+    counted = inputs["after_the_end"] == "counted"
+    trained = tokenizer.spoken(messages, inputs["trains"] == "last", counted)
+    if (turn := skipped_turn(inputs)) is not None:
+        left_out = tokenizer.spoken(messages[: turn + 1], True, counted)
+        trained = [place for place in trained if place not in left_out]
     room = inputs["max_tokens"]
     ids = ids if room is None else ids[:room]
     mask = [int(place in trained) for place in range(len(ids))]
     return {"token_ids": ids if any(mask) or inputs["untrained"] == "kept" else None, "loss_mask": mask}
+
+
+def skipped_turn(inputs: Mapping[str, Any]) -> int | None:
+    """Return the place of the message whose answer is not trained; None if there is none, or only one answer."""
+    turns = [place for place, (role, *_) in enumerate(inputs["conversation"]) if role == "assistant"]
+    if inputs["skipped"] == "none" or len(turns) < 2:
+        return None
+    return turns[0] if inputs["skipped"] == "first" else turns[-1]
 
 
 def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -248,6 +260,13 @@ CONVERSATION = rule(
             (False, True),
         ),
         knob("trains", "train all answers, or only the last", ("all", "last")),
+        # A search varies this input only for bindings that list its values in ``accepts``.
+        Input(
+            "skipped",
+            "string",
+            "the answer that a flag of its message excludes from training, if there are several: none, first or last",
+            default="none",
+        ),
         Input(
             "apart",
             "boolean",

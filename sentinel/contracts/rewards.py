@@ -117,6 +117,7 @@ NOTATIONS = {
     "capitals": ("New York", "new york", "old york"),
     "article": ("the cat", "cat", "the dog"),
     "punctuation": ("New York", "New York.", "York."),
+    "true_box": ("\\boxed{42}", "42", "43"),
     "bracketed_letter": ("B", "(B)", "(C)"),
     "letter_stop": ("B", "B.", "C."),
     "text_letter": ("B", "\\text{B}", "\\text{C}"),

@@ -465,6 +465,15 @@ COLLATION = rule(
             "(names of files, and placeholders in the prompt), sound (videos with tracks)",
             default="plain",
         ),
+        # A search varies this input only for bindings that list its values in ``accepts``.
+        Input(
+            "history",
+            "string",
+            "how an agent's client repeats earlier answers: same (unchanged); retokenised (as other tokens); rewritten "
+            "(as another message); forked (after another prompt); regenerated (a prompt has several answers); branched "
+            "(an answer has several continuations); longer (unchanged, and the sample exceeds its maximum length)",
+            default="same",
+        ),
     ),
     observes=(
         Observed("count", "number of samples in the batch"),

@@ -29,6 +29,11 @@ def expert_of(token: int, version: int) -> int:
     return 1 + (5 * token + 11 * version) % 61
 
 
+def nucleus_of(token: int, version: int) -> list[int]:
+    """Return the tokens that the engine could sample with top-p instead of a token, including the token itself."""
+    return [token, *range(1, 1 + (token + version) % 3)]
+
+
 @dataclass(frozen=True)
 class Answer:
     """One answer of the engine.
@@ -90,8 +95,11 @@ class TableEngine:
         return self.messages[self._turns[self._turn] + 1 : later[0]] if later else []
 
 
-def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
-    """Return the answer in the format of SGLang's server, which sends no experts for the last token."""
+def in_sglangs_words(answer: Answer, routed: bool, nuclei: bool = False) -> dict[str, Any]:
+    """Return the answer in the format of SGLang's server, which sends no experts for the last token.
+
+    :param nuclei: whether the server also returns the tokens that top-p kept at each position.
+    """
     import numpy
 
     experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
@@ -102,8 +110,15 @@ def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
         "completion_tokens": len(answer.ids),
         "cached_tokens": answer.count,
         "weight_version": str(answer.version),
+        **dict.fromkeys(("spec_accept_token_num", "spec_draft_token_num", "spec_verify_ct"), answer.count),
     }
-    return {"text": answer.text, "meta_info": {**meta, **({"routed_experts": experts} if routed else {})}}
+    if routed:
+        meta["routed_experts"] = experts
+    if nuclei:
+        kept = [nucleus_of(token, answer.version) for token in answer.ids]
+        meta["top_p_token_ids"] = [token for tokens in kept for token in tokens]
+        meta["top_p_token_offsets"] = [sum(map(len, kept[:count])) for count in range(len(kept) + 1)]
+    return {"text": answer.text, "meta_info": meta}
 
 
 def experts_beside(experts: Any) -> list[Any] | None:
@@ -141,6 +156,7 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
 
     * ``log_probs``, ``experts`` and ``versions``: lists with one entry per response token, or per token of prompt and
       response. An entry is None for a token without a value; a list is empty if the loop loses the values;
+    * ``nuclei``: for each response token, the tokens that top-p kept at its position;
     * ``asked``: the requests; without it, those that the engine recorded;
     * ``cut``: whether the response was truncated;
     * ``counts``: the sums of the answers' counts;
@@ -160,6 +176,7 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
         "trained": torch.tensor([0] * len(prompt) + [int(counts != 0) for counts in mask[:end]], dtype=torch.int64),
         "asked": torch.tensor([token for context, _ in requests for token in (*context, -1)], dtype=torch.int64),
         **{f"{name}_astray": _astray(inputs, ids, trained, outputs.get(name), of) for name, of in _OWN.items()},
+        "nuclei_astray": _nuclei_astray(inputs, ids, trained, outputs.get("nuclei")),
         "cut_astray": 0 if cut is None else int(bool(cut) is not _is_cut(inputs)),
         "options_astray": sum(
             name in options and options[name] != value
@@ -185,15 +202,53 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], value
     """Count trained tokens whose log-prob, expert or version belongs to another token."""
     if values is None or (of is expert_of and not inputs["routed"]):
         return 0
-    engine = TableEngine(inputs)
-    answers = [engine.answer([]) for _ in pieces_of(inputs)]
-    owners = [(token, answer.version) for answer in answers for token in answer.ids]
+    answers, owners = _answers(inputs), _owners(inputs)
     if of is expert_of:  # the last token of an answer has no experts yet; the engine routes it in the next request
         routed = [place < len(answer.ids) for answer in answers for place, _ in enumerate(answer.ids, 1)]
         owners = [pair if is_routed else (-1, 0) for pair, is_routed in zip(owners, routed)]
     beside = _listed(values)[-len(ids) :]
-    pairs = [(place, *owner) for place, owner in zip(trained, owners) if ids[place] == owner[0]]
-    return sum(beside[place : place + 1] not in ([of(token, version)], [None]) for place, token, version in pairs)
+    return sum(
+        beside[place : place + 1] not in ([of(token, version)], [None])
+        for place, (token, version) in _generated(inputs, ids, trained, owners)
+    )
+
+
+def _nuclei_astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], nuclei: Any) -> int:
+    """Count trained tokens whose top-p tokens are missing or belong to another token."""
+    pairs = _generated(inputs, ids, trained, _owners(inputs)) if nuclei is not None else []
+    return sum([*map(list, nuclei[place : place + 1])] != [nucleus_of(*owner)] for place, owner in pairs)
+
+
+def _answers(inputs: Mapping[str, Any]) -> list[Answer]:
+    engine = TableEngine(inputs)
+    return [engine.answer([]) for _ in pieces_of(inputs)]
+
+
+def _owners(inputs: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Return each generated token, with the version of the weights that generated it."""
+    return [(token, answer.version) for answer in _answers(inputs) for token in answer.ids]
+
+
+def _generated(
+    inputs: Mapping[str, Any], ids: list[int], trained: list[int], owners: list[tuple[int, int]]
+) -> list[tuple[int, tuple[int, int]]]:
+    """Return the place of each trained token, and the token that was generated there with its version. Other tokens
+    than those of the engine are left out.
+    """
+    old = _stale(inputs)
+    counted = [owner for owner, is_old in zip(owners, old) if not is_old]
+    return [(place, owner) for place, owner in zip(trained, counted) if ids[place] == owner[0]]
+
+
+def _stale(inputs: Mapping[str, Any]) -> list[bool]:
+    """Return for each generated token whether it is masked because newer weights continued its answer."""
+    if inputs["stale"] == "trained" or not inputs["resumed"]:
+        return [False for _, tokens, _ in pieces_of(inputs) for _ in tokens]
+    room, count, old = inputs["max_tokens"], 0, list[bool]()
+    for _, tokens, ends in pieces_of(inputs):
+        count += len(tokens)
+        old += [ends == "abort" and (room is None or count <= room)] * len(tokens)
+    return old
 
 
 def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
@@ -264,6 +319,7 @@ def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
     tokens before its answer."""
     ids, spoken, start = _whole(inputs)
     room = len(ids) if inputs["max_tokens"] is None else inputs["max_tokens"]
+    masked = [place for place, is_old in zip(spoken, _stale(inputs)) if is_old]
     begins = [place for place in spoken if place - 1 not in spoken] or [start]
     contexts = []
     for turn, tokens, _ in pieces_of(inputs):
@@ -272,7 +328,7 @@ def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "prompt_ids": ids[:start],
         "response_ids": ids[start : start + room],
-        "loss_mask": [int(place in spoken) for place in range(start, len(ids))][:room],
+        "loss_mask": [int(place in spoken and place not in masked) for place in range(start, len(ids))][:room],
         "asked": [(ids[:place], {}) for place in contexts if place - start < room],
     }
 
@@ -332,6 +388,13 @@ ROLLOUT = rule(
             ("eos", "length", "text"),
         ),
         knob("resumed", "whether an interrupted answer is continued", (True, True, False)),
+        # A search varies this input only for bindings that list its values in ``accepts``.
+        Input(
+            "stale",
+            "string",
+            "tokens that older weights generated, of an answer that newer weights continued: trained or masked",
+            default="trained",
+        ),
         drawn("max_tokens", "maximum tokens of a response", (None, None, 6, 2)),
         Input(
             "options",
@@ -350,6 +413,7 @@ ROLLOUT = rule(
         Observed("log_probs_astray", "number of tokens with a missing or wrong log-prob"),
         Observed("experts_astray", "number of tokens with missing or wrong experts"),
         Observed("versions_astray", "number of tokens with a wrong weight version"),
+        Observed("nuclei_astray", "number of tokens with missing or wrong tokens of top-p"),
         Observed("cut_astray", "1 if the flag for a truncated response is wrong"),
         Observed("options_astray", "number of sampling options with a wrong value, over all requests"),
         Observed("limits_astray", "number of requests whose token limit is not the rest of the response's limit"),

@@ -26,6 +26,7 @@ from sentinel.contracts.aggregation import (
     aggregate,
     detached,
     leaf,
+    log_ratio,
     place_behind,
     spread,
     with_a_token,
@@ -129,7 +130,13 @@ def _policy_loss(batch: Mapping[str, Any]) -> Any:
 
 
 def _kl_loss(batch: Mapping[str, Any]) -> Any:
-    return _term(KL_ESTIMATE.reference({**batch, "clamp": batch["kl_clamp"]})["kl"], batch, "kl")
+    """Compute the KL term. An unbiased estimate (DeepSeek-V3.2, arXiv:2512.02556, equation 7) is multiplied by the
+    ratio of the trained to the old policy.
+    """
+    kl = KL_ESTIMATE.reference({**batch, "clamp": batch["kl_clamp"]})["kl"]
+    if batch["unbiased_kl"]:
+        kl = kl * log_ratio(batch["log_probs"], batch["old_log_probs"], batch["response_mask"] != 0).exp()
+    return _term(kl, batch, "kl")
 
 
 def _term(values: Any, batch: Mapping[str, Any], name: str) -> Any:
@@ -262,6 +269,13 @@ POLICY_UPDATE = Contract(
         ),
         knob("entropy_coef", "coefficient of the entropy bonus", (0.0, 0.25)),
         *(replace(item, default="k3") for item in _as_in(KL_ESTIMATE, "kl_estimator")),
+        # A search varies this input only for bindings that list its values in ``accepts``.
+        Input(
+            "unbiased_kl",
+            "boolean",
+            "whether the KL estimate is multiplied by the ratio of the trained to the old policy",
+            default=False,
+        ),
         *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
         *_as_in(POLICY_LOSS, "rollout_log_probs", "importance_weight_cap"),
         knob(

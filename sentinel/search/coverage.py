@@ -203,7 +203,8 @@ def lines(
     per_function = []
     for each in whole.functions:
         lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
-        part = code.part(each.file, each.name) if lines_run.intersection(range(*each.span)) else None
+        ran_there = lines_run.intersection(range(each.line, each.end_line + 1))
+        part = code.part(each.file, each.name) if ran_there else None
         # Only the body counts, because decorators and the `def` line run when the function is defined. If two functions
         # have one name, such as a property and its setter, `part` may be the other function.
         inside = (

@@ -24,6 +24,7 @@ _AREAL, _AREAL_DATA = "areal/trainer/ppo/actor.py", "areal/utils/data.py"
 _GRPO = "areal.trainer.ppo.actor.grpo_loss_fn"
 _VERL_TRAINER, _VERL_FILE = "verl.trainer.ppo.ray_trainer", "verl/trainer/ppo/ray_trainer.py"
 _SLIME, _SLIME_FILE = "slime.backends.megatron_utils.loss", "slime/backends/megatron_utils/loss.py"
+_TRAJECTORY = "slime/agent/trajectory.py"
 _COLLATOR = "roll.datasets.collator.DataCollatorWithPaddingForMM.__call__"
 #: The lines after the edited one, of which there are two in the file.
 _FORCED = '                forward_args.update({"force_vit_image": True})\n\n            sync'
@@ -341,6 +342,106 @@ AXES = (
         "token_log_probs",
         (_SLIME_FILE, "s - logit_global_start,\n", "0,\n"),
         {"context_parallel_size": 2, "top_p": 0.5},
+    ),
+    Axis(
+        f"{_SLIME}.loss_function",
+        "policy_update",
+        (_SLIME_FILE, "torch.exp(log_probs - old_log_probs)", "torch.exp(old_log_probs - log_probs)"),
+        {"unbiased_kl": True, "kl_coef": 0.5},
+    ),
+    Axis(
+        f"{_SLIME}.policy_loss_function",
+        "policy_loss",
+        (
+            _SLIME_FILE,
+            "old_log_probs = [log_prob.detach() for log_prob in log_probs]",
+            "old_log_probs = [log_prob.detach() + 1 for log_prob in log_probs]",
+        ),
+        {"on_policy": True},
+    ),
+    Axis(
+        f"{_SLIME}.compute_advantages_and_returns",
+        "discounted_return",
+        (
+            _SLIME_FILE,
+            'rollout_data["advantages"], rollout_data["returns"]\n',
+            'rollout_data["kl"], rollout_data["kl"]\n',
+        ),
+    ),
+    Axis(
+        "slime.agent.trajectory.TrajectoryManager.get_trajectory",
+        "collation",
+        (
+            _TRAJECTORY,
+            "self.loss_mask[response_start:] = [0] * len(tail)",
+            "self.loss_mask[response_start:] = [1] * len(tail)",
+        ),
+        {"history": "retokenised"},
+    ),
+    Axis(
+        "slime.agent.trajectory._SampleBuilder.to_sample",
+        "collation",
+        (_TRAJECTORY, "rewritten_node.turn = None\n", "pass\n"),
+        {"history": "rewritten"},
+    ),
+    Axis(
+        "slime.rollout.sglang_rollout.generate_and_rm_group",
+        "rollout",
+        (
+            "slime/rollout/sglang_rollout.py",
+            "sample.loss_mask = [0] * sample.response_length",
+            "sample.loss_mask = [1] * sample.response_length",
+        ),
+        {"stale": "masked", "interrupted": True},
+    ),
+    Axis(
+        "slime.rollout.sglang_rollout.generate_and_rm",
+        "rollout",
+        (
+            "slime/utils/types.py",
+            "torch.cat([base_token_ids, token_ids])",
+            "torch.cat([token_ids, base_token_ids])",
+        ),
+        {"interrupted": True},
+    ),
+    Axis(
+        "slime.ray.rollout.RolloutManager._convert_samples_to_train_data",
+        "collation",
+        (
+            "slime/ray/rollout.py",
+            "sample.loss_mask = [0] * sample.response_length",
+            "sample.loss_mask = [1] * sample.response_length",
+        ),
+    ),
+    Axis(
+        "slime.rollout.rm_hub.batched_async_rm",
+        "rule_reward",
+        (
+            "slime/rollout/rm_hub/__init__.py",
+            "load_function(sample.custom_rm_path)\n        return await",
+            "load_function(sample.custom_rm_path)\n        return 1 - await",
+        ),
+        {"rule": "own_of_sample"},
+    ),
+    Axis(
+        "slime.rollout.rm_hub.gpqa.compute_gpqa_reward",
+        "rule_reward",
+        (
+            "slime/rollout/rm_hub/gpqa.py",
+            "if 0 <= idx < len(valid_letters):\n            correct_letter = valid_letters[idx]",
+            "if 0 <= idx < len(valid_letters):\n            correct_letter = valid_letters[idx - 1]",
+        ),
+        {"rule": "numbers"},
+    ),
+    Axis(
+        "slime.utils.mask_utils.MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen3_5",
+        "trained_tokens",
+        (
+            "slime/utils/mask_utils.py",
+            'if message.get("step_loss_mask", 1) != 1:\n                continue',
+            'if message.get("step_loss_mask", 1) == 2:\n                continue',
+        ),
+        {"skipped": "first"},
     ),
     Axis(
         "slime.backends.megatron_utils.data.get_batch",
