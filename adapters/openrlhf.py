@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -408,6 +409,8 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs with OpenRLHF's actor and a stand-in model that returns the scenario's logits."""
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
+    if inputs["packed"] and (_RING not in sys.modules or "packed_seq_lens" in boundary.parameters):  # until April 2025
+        raise AbsentError("this version's actor does not pack rows itself")
     # Each row begins with one prompt token, and its last logits predict no token.
     whole = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
     last = ((mask != 0) * torch.arange(1, 1 + mask.shape[1])).amax(-1, keepdim=True)
@@ -434,7 +437,7 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if (mask != 0).all():  # then all log-probs are those of the response
             del of_response["action_mask"]
             named["return_logprobs"] = True
-    with kit.swap_all(boundary.imported[_RING], **_PACKING):
+    with kit.swap_all(sys.modules.get(_RING), **_PACKING):
         answer = boundary.invoke({}, actor, **named, **of_response)
     log_probs, output = answer if isinstance(answer, tuple) else (answer, None)
     return {"log_probs": log_probs, "entropy": None if output is None else output.entropy[:, -mask.shape[1] :]}
@@ -456,7 +459,7 @@ _LOG_PROBS = (
         fixed={"temperature": 1.0, "with_entropy": True},
     ),
     Binding(
-        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), imports=(_RING,),
+        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,),
         accepts={"packed": (False, True)},
         dialects=(
             Dialect(
