@@ -41,6 +41,10 @@ RAISES = {
         ("areal.trainer.rw.rw_engine.compute_rw_loss", sha): "its module uses a decorator that stats_tracker lacks"
         for sha in ("abc85ab", "c8ebd19", "d78f628", "e5ae305")
     },
+    **{
+        ("roll.distributed.scheduler.generate_scheduler.expand_responses", sha): "its rows are items, not DataProtos"
+        for sha in ("4bb7d74", "c09bc8b", "df4b69b", "e98e9f8", "f67f5d3")
+    },
 }
 
 #: Allowed failures: the version lacks it according to the adapter, or needs another Python.
