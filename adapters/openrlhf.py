@@ -902,6 +902,9 @@ def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return chosen[:, 0], chosen[:, 0] * 0 + 0.5, 0.0, None
 
     ranked = "dpo" in boundary.module.__name__
+    # In 2024, DPO's forward pass returned three values, as that of the reward model does.
+    few = not ranked or "chosen_logps, rejected_logps, _ = " in kit.source_of(boundary.function)
+    batches = [(scores, scores, scores, scores, 0.0) for scores in map(_column, inputs["parts"])]
     trainer = kit.make_unbuilt(
         boundary.owner,
         model=model,
@@ -910,11 +913,15 @@ def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         margin_loss=False,
         _tensorboard=None,
         loss_fn=(lambda chosen, rejected, *_: (lost(chosen, rejected), chosen, rejected)) if ranked else lost,
-        concatenated_forward=forward if ranked else lambda *given: forward(*given)[:3],
+        concatenated_forward=(lambda *given: forward(*given)[:3]) if few else forward,
         _wandb=kit.stand_in(log=logs.update),
+        packing_samples=False,
+        eval_dataloader=batches,
     )
-    batches = [(scores, scores, scores, scores, 0.0) for scores in map(_column, inputs["parts"])]
-    with kit.swap(boundary.module, "tqdm", lambda *_, **__: kit.bookkeeping()):
+    with (
+        kit.swap(boundary.module, "tqdm", lambda *_, **__: kit.bookkeeping()),
+        kit.swap(torch.cuda, "current_device", lambda: boundary.device),
+    ):
         boundary.function(trainer, batches)
     return {"mean": logs["eval/acc_mean"], "loss": logs["eval/eval_loss"]}
 
@@ -1141,9 +1148,18 @@ def _without_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return _tokens(boundary.function(*_laid_out(inputs)))
 
 
+_EXPERIENCED = ("sequences", "attention_mask")
+
+
 def _experiences_without_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     made = boundary.module.Experience
-    rows = [made(sequences=row, attention_mask=there) for row, there in zip(*_laid_out(inputs))]
+    options = inspect.signature(made).parameters.values()
+    needed = [each.name for each in options if each.default is each.empty and each.name not in _EXPERIENCED]
+    # Until July 2025, these were required, and the action mask determined the padding.
+    rows = [
+        made(sequences=row, attention_mask=there, **dict.fromkeys(needed, there))
+        for row, there in zip(*_laid_out(inputs))
+    ]
     return _tokens([one.sequences for one in boundary.function(rows)])
 
 
