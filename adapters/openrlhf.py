@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -408,6 +409,8 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs with OpenRLHF's actor and a stand-in model that returns the scenario's logits."""
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
+    if inputs["packed"] and (_RING not in sys.modules or "packed_seq_lens" in boundary.parameters):  # until April 2025
+        raise AbsentError("this version's actor does not pack rows itself")
     # Each row begins with one prompt token, and its last logits predict no token.
     whole = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
     last = ((mask != 0) * torch.arange(1, 1 + mask.shape[1])).amax(-1, keepdim=True)
@@ -434,7 +437,7 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if (mask != 0).all():  # then all log-probs are those of the response
             del of_response["action_mask"]
             named["return_logprobs"] = True
-    with kit.swap_all(boundary.imported[_RING], **_PACKING):
+    with kit.swap_all(sys.modules.get(_RING), **_PACKING):
         answer = boundary.invoke({}, actor, **named, **of_response)
     log_probs, output = answer if isinstance(answer, tuple) else (answer, None)
     return {"log_probs": log_probs, "entropy": None if output is None else output.entropy[:, -mask.shape[1] :]}
@@ -456,7 +459,7 @@ _LOG_PROBS = (
         fixed={"temperature": 1.0, "with_entropy": True},
     ),
     Binding(
-        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), imports=(_RING,),
+        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,),
         accepts={"packed": (False, True)},
         dialects=(
             Dialect(
@@ -900,6 +903,9 @@ def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return chosen[:, 0], chosen[:, 0] * 0 + 0.5, 0.0, None
 
     ranked = "dpo" in boundary.module.__name__
+    # In 2024, DPO's forward pass returned three values, as that of the reward model does.
+    few = not ranked or "chosen_logps, rejected_logps, _ = " in kit.source_of(boundary.function)
+    batches = [(scores, scores, scores, scores, 0.0) for scores in map(_column, inputs["parts"])]
     trainer = kit.make_unbuilt(
         boundary.owner,
         model=model,
@@ -908,11 +914,15 @@ def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         margin_loss=False,
         _tensorboard=None,
         loss_fn=(lambda chosen, rejected, *_: (lost(chosen, rejected), chosen, rejected)) if ranked else lost,
-        concatenated_forward=forward if ranked else lambda *given: forward(*given)[:3],
+        concatenated_forward=(lambda *given: forward(*given)[:3]) if few else forward,
         _wandb=kit.stand_in(log=logs.update),
+        packing_samples=False,
+        eval_dataloader=batches,
     )
-    batches = [(scores, scores, scores, scores, 0.0) for scores in map(_column, inputs["parts"])]
-    with kit.swap(boundary.module, "tqdm", lambda *_, **__: kit.bookkeeping()):
+    with (
+        kit.swap(boundary.module, "tqdm", lambda *_, **__: kit.bookkeeping()),
+        kit.swap(torch.cuda, "current_device", lambda: boundary.device),
+    ):
         boundary.function(trainer, batches)
     return {"mean": logs["eval/acc_mean"], "loss": logs["eval/eval_loss"]}
 
@@ -1139,9 +1149,18 @@ def _without_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     return _tokens(boundary.function(*_laid_out(inputs)))
 
 
+_EXPERIENCED = ("sequences", "attention_mask")
+
+
 def _experiences_without_padding(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     made = boundary.module.Experience
-    rows = [made(sequences=row, attention_mask=there) for row, there in zip(*_laid_out(inputs))]
+    options = inspect.signature(made).parameters.values()
+    needed = [each.name for each in options if each.default is each.empty and each.name not in _EXPERIENCED]
+    # Until July 2025, these were required, and the action mask determined the padding.
+    rows = [
+        made(sequences=row, attention_mask=there, **dict.fromkeys(needed, there))
+        for row, there in zip(*_laid_out(inputs))
+    ]
     return _tokens([one.sequences for one in boundary.function(rows)])
 
 

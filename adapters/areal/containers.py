@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -197,7 +198,10 @@ def _passed_through(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
     made = module.split_padded_tensor_dict_into_mb_list(_padded(samples), spec)
     made.mbs = [module.pack_tensor_dict(part) for part in made.mbs]
-    made = module.unsqueeze_mb_list(module.pad_mb_list(made, pad_value=0.0, seq_align_to=4))
+    align = {"seq_align_to": 4}
+    if "seq_align_to" not in inspect.signature(module.pad_mb_list).parameters:  # until January 2026
+        align = {"align_sequences": True, "align_to_multiple_of": 4}
+    made = module.unsqueeze_mb_list(module.pad_mb_list(made, pad_value=0.0, **align))
     lengths, columns = [len(sample["input_ids"]) for sample in samples], {}
     for name in samples[0]:
         outputs = [
@@ -323,7 +327,7 @@ BINDINGS = (
     microbatch_packing(
         f"{_DATA}.allocate_balanced_mbs_synced", _synced, imports=(_ARGUMENTS,), requires=OWN, stand_ins=(RANKS,)
     ),
-    microbatch_packing(f"{_SEQPACK}._ffd_allocate", _by_ffd, requires=(f"{_SEQPACK}._ffd_allocate",)),
+    microbatch_packing(f"{_SEQPACK}._ffd_allocate", _by_ffd, formerly=("areal.utils.datapack._ffd_allocate",)),
     balanced_partition(f"{_SEQPACK}._kk_partition", call=_by_kk, requires=(f"{_SEQPACK}._kk_partition",)),
     *(
         Binding(f"{_CORE}.{name}", "mean_of_parts", call=_evaluated, fixed={"missing": False}, stand_ins=(RANKS,))

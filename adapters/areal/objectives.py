@@ -118,13 +118,20 @@ def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call AReaL's supervised loss on a packed microbatch of sequences with equal lengths."""
+    if "logits" in boundary.parameters:
+        raise AbsentError("this version's loss takes logits instead of log-probs")
+    source, mask = kit.source_of(boundary.function), inputs["response_mask"].reshape(-1)
+    epsilon, count = 1e-5 if "1e-5" in source else 0.0, int(mask.count_nonzero())
+    if count + epsilon == 0:
+        raise AbsentError("this version divides by the number of valid tokens; the scenario has none")
     rows, tokens = inputs["log_probs"].shape
     boundary.module.stats_tracker.DEFAULT_TRACKER.stats.clear()
     ends = torch.arange(0, rows * tokens + 1, tokens, dtype=torch.int32)
-    data = {"cu_seqlens": ends, "loss_mask": inputs["response_mask"].reshape(-1)}
-    log_probs, count = inputs["log_probs"].reshape(-1), int(data["loss_mask"].count_nonzero())
-    # Undo the division by the number of tokens plus 1e-5, because the contract's loss is a sum.
-    return {"loss": boundary.function(log_probs, torch.zeros_like(log_probs), data) * (count + 1e-5)}
+    # Until April 2026, the loss itself moved the mask to the positions that predict the valid tokens.
+    data = {"cu_seqlens": ends, "loss_mask": mask.roll(1) if "torch.roll" in source else mask}
+    log_probs = inputs["log_probs"].reshape(-1)
+    # Undo the division by the number of tokens (since April 2026 plus 1e-5), because the contract's loss is a sum.
+    return {"loss": boundary.function(log_probs, torch.zeros_like(log_probs), data) * (count + epsilon)}
 
 
 _DPO = "areal.trainer.dpo.dpo_engine"
@@ -146,7 +153,7 @@ _OBJECTIVES = (
         "preference_loss",
         call=_ranked,
         fixed={**_PAIRED, "loss_type": "sigmoid", "beta": 1.0},
-        requires=("areal.trainer.rw.rw_engine.compute_rw_loss",),
+        formerly=("areal.engine.rw.rw_engine.compute_rw_loss",),
         dialects=(
             Dialect(
                 "reference",
@@ -162,7 +169,8 @@ _OBJECTIVES = (
         "cross_entropy",
         (),
         mode="token-sum",
-        requires=("areal.trainer.sft.lm_engine.compute_packed_sft_loss", "areal.utils.stats_tracker"),
+        formerly=("areal.engine.sft.lm_engine.compute_packed_sft_loss",),
+        requires=("areal.utils.stats_tracker",),
         dtypes=("float32",),
     ),
     Binding(

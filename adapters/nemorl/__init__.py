@@ -876,18 +876,24 @@ _SAMPLES = {
 _COMMON = "nemo_rl.models.huggingface.common"
 _COLLATED = (
     *(
-        Binding(path, "collation", call=call, fixed=_SAMPLES, imports=(_MESSAGES_OF, BATCHES), requires=(path,))
-        for path, call in (
+        Binding(
+            path, "collation", formerly, call=call, fixed=_SAMPLES, imports=(_MESSAGES_OF, BATCHES),
+            requires=() if formerly else (path,),
+        )
+        for path, call, formerly in (
             *(
-                (f"{_MESSAGES_OF}.{name}", _flatten_logs)
+                (f"{_MESSAGES_OF}.{name}", _flatten_logs, ())
                 for name in (
                     "message_log_to_flat_messages", "batched_message_log_to_flat_message", "decompose_message_log",
                     "reconstruct_message_log", "attach_message_log_view",
                 )
             ),
-            *((f"nemo_rl.data.collate_fn.{name}_collate_fn", _collate) for name in ("rl", "eval")),
             *(
-                (f"{_COMMON}.{name}", _pack_rows)
+                (f"nemo_rl.data.collate_fn.{name}", _collate, (f"nemo_rl.data.datasets.{name}",))
+                for name in ("rl_collate_fn", "eval_collate_fn")
+            ),
+            *(
+                (f"{_COMMON}.{name}", _pack_rows, ())
                 for name in ("pack_sequences", "unpack_tensor", "group_and_cat_tensors")
             ),
         )
@@ -898,7 +904,10 @@ _COLLATED = (
         requires=(f"{_GRPO}._pad_teacher_logprobs",),
     ),
     *(
-        Binding(path, "trained_tokens", call=_process_chat, fixed=_WHOLE, **_CHATS)
+        Binding(
+            path, "trained_tokens", call=_process_chat, fixed=_WHOLE, requires=(f"{_PROCESSORS}.sft_processor",),
+            **_CHATS,
+        )
         for path in (f"{_MESSAGES_OF}.add_loss_mask_to_message_log", f"{_MESSAGES_OF}.get_formatted_message_log")
     ),
 )  # fmt: skip

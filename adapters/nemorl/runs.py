@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -593,8 +594,8 @@ def _ran(name: str, make: str, waits: bool, boundary: Any, inputs: Mapping[str, 
         alone.enter_context(kit.swap(module.torch, "save", run.save_loader))
         alone.enter_context(kit.swap(imported[_ROLLOUTS].asyncio, "to_thread", _at_once))
         alone.enter_context(kit.swap(imported[_ROLLOUTS], "ray", ray))
-        if _PAYLOADS in imported:  # Ray's pickle is a stub module; only the number of bytes is used
-            alone.enter_context(kit.swap(imported[_PAYLOADS], "cloudpickle", kit.stand_in(dumps=_pickle_names)))
+        if _PAYLOADS in sys.modules:  # since August 2026; Ray's pickle is a stub, and only the number of bytes is used
+            alone.enter_context(kit.swap(sys.modules[_PAYLOADS], "cloudpickle", kit.stand_in(dumps=_pickle_names)))
         if _HISTOGRAMS in imported:
             alone.enter_context(kit.swap(imported[_HISTOGRAMS], "Histogram", list))
         if _COLLECTOR in imported:
@@ -655,7 +656,7 @@ _STAND_INS = (
     StandIn("policy, engine, environment", "return the scenario's rewards and fixed tokens; no model runs"),
     StandIn("logger, checkpointer, clock", "record their arguments; nothing is written, and time advances by calls"),
 )
-_OF_ROLLOUTS, _OF_ASYNC = (_GYM, _HISTOGRAMS, _PAYLOADS), (_ASYNC, _BUFFER, _COLLECTOR)
+_OF_ROLLOUTS, _OF_ASYNC = (_GYM, _HISTOGRAMS), (_ASYNC, _BUFFER, _COLLECTOR)
 _IMPORTS = (BATCHES, _ROLLOUTS, _TIMER, LOSSES)
 BINDINGS = tuple(
     Binding(

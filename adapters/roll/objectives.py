@@ -144,7 +144,7 @@ def _distillation(path: str, beta: float | None, objective: str = "", **options:
     return Binding(
         path, "distillation_loss", call=partial(_distilled, objective, options),
         imports=(_DIVERGENCE, _STRATEGY.rpartition(".")[0]), stand_ins=(_RANK,), dtypes=("float32",),
-        fixed={} if beta is None else {"beta": beta},
+        fixed={} if beta is None else {"beta": beta}, requires=(f"{_STRATEGY}.op_compute_topk_probs_and_indices",),
         accepts={"beta": tuple(_OBJECTIVES)} if beta is None else _FULL if options else {},
     )  # fmt: skip
 

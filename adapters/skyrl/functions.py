@@ -25,8 +25,8 @@ _FLOATS, _ROWS, _SINGLE = ("float32", "float64"), ("full", "right"), ("float32",
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
-    # in chunks of two tokens
-    return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"].log_softmax(-1), False, 2)}
+    size = (2,) if "chunk_size" in boundary.parameters else ()  # the number of tokens in a chunk
+    return {"log_probs": log_probs, "entropy": boundary.function(inputs["logits"].log_softmax(-1), False, *size)}
 
 
 def _on_shards(call: Callable[..., Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,6 +52,8 @@ SINGLE = ("float32",)
 
 #: The switch of the rollout KL loss, which exists only in #1811.
 OPTION = f"{CONFIG}.AlgorithmConfig.use_rollout_kl_loss"
+#: The option that limits microbatches by tokens.
+LIMIT = f"{CONFIG}.TrainerConfig.max_tokens_per_microbatch"
 
 
 def ppo_line(number: int) -> str:

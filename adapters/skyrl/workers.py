@@ -23,6 +23,7 @@ from .shared import (
     CUDA,
     GYM,
     K3_IS_CUT,
+    LIMIT,
     MEGATRON_MODELS,
     MEGATRON_UTILS,
     MEGATRON_WORKER,
@@ -78,8 +79,10 @@ def _fsdp_worker(
 ) -> Iterator[Any]:
     configuration = configuration_of(boundary, options)
     settings = configuration.trainer
+    # With Hydra, a worker kept the whole configuration.
+    kept = {"training_step", "forward"} if type(configuration).__name__ == "DictConfig" else {"training_step"}
     worker = kit.stand_in(
-        cfg=configuration if boundary.function.__name__ == "training_step" else settings,
+        cfg=configuration if boundary.function.__name__ in kept else settings,
         model=model,
         strategy=strategy,
         optimizer=None,
@@ -89,7 +92,8 @@ def _fsdp_worker(
         _micro_batches_accumulated=0,
     )
     with no_ray(boundary), current_device(log_probs.device.type):
-        worker.policy_loss_fn = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
+        if hasattr(boundary.imported[PPO], "PolicyLossRegistry"):
+            worker.policy_loss_fn = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
         yield worker
 
 
@@ -290,6 +294,9 @@ def _recompute(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         attention_mask=torch.nn.functional.pad(mask, (1, 0), value=True).long(),
         sequences=torch.arange(count)[:, None].expand(count, tokens + 1).clone(),
     )
+    source = kit.source_of(boundary.owner._forward_micro_batch)
+    # In spring 2026, the reference's worker required these fields, which SkyRL sets to None in batches without images.
+    fields |= {name: None for name in ("pixel_values", "image_grid_thw") if f'micro_batch["{name}"]' in source}
     options = {"trainer.micro_forward_batch_size_per_gpu": inputs["micro_batch_size"] or count}
     if inputs["max_tokens_per_microbatch"] is not None:
         if not hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch"):
@@ -423,6 +430,8 @@ def _compute_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with _fsdp_worker(boundary, options, table, _Critic(table, None), OneProcess()) as worker:
         worker._forward_micro_batch = types.MethodType(boundary.owner._forward_micro_batch, worker)
         answer = boundary.owner.forward(worker, training_batch(boundary, fields))
+    if not hasattr(answer, "loss_fn_outputs"):
+        return {"values": answer["output"].to(table.dtype)}
     return {"values": torch.tensor([output["values"] for output in answer.loss_fn_outputs], dtype=table.dtype)}
 
 
@@ -502,7 +511,7 @@ _MORE = (
     *(
         Binding(
             f"{_OF_WORKERS}.PolicyWorkerBase.{name}", "supervised_update", call=_train_supervised, imports=WORKING,
-            stand_ins=_FSDP, fixed=_SUPERVISED, dtypes=SINGLE,
+            stand_ins=_FSDP, fixed=_SUPERVISED, dtypes=SINGLE, requires=(LIMIT,),
         )
         for name in ("forward_backward", "_forward_micro_with_loss")
     ),
@@ -860,7 +869,7 @@ def _of_megatron(
         stand_ins=(*_MEGATRON, RANKS),
         fixed=fixed,
         accepts={**_LAYOUTS, **accepts},
-        requires=(REPLAY,),
+        requires=(REPLAY, LIMIT, f"{CONFIG}.TrainerConfig.remove_microbatch_padding"),
         dtypes=SINGLE,
         dialects=dialects,
     )

@@ -1244,7 +1244,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
     def generate(*_: Any, **__: Any) -> list[Any]:
         engine.generate()
-        return [kit.stand_in(prompt_token_ids=[1], outputs=[kit.stand_in(token_ids=[2], logprobs=None)])]
+        return [kit.stand_in(prompt_token_ids=[1], outputs=[kit.stand_in(token_ids=[2], logprobs=[])])]
 
     engines = {"sleep": engine.sleep, "wake_up": engine.wake_up, "generate": generate}
     own = dict.fromkeys(("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "logprobs"))
@@ -1259,6 +1259,8 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         model=model,
         accelerator=kit.make_one_process(boundary.device),
         **dict.fromkeys(("_dist", "_distributed"), kit.bookkeeping(is_fsdp=False, gather_params=nullcontext)),
+        is_fsdp_enabled=False,  # until June 2026
+        **dict.fromkeys(("rollout_func", "processing_class", "tools", "chat_template", "chat_template_kwargs")),
         mode="colocate",
         enable_sleep_mode=inputs["sleeps"],
         _llm_weights_sleeping=inputs["sleeps"],

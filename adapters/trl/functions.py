@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -20,6 +21,9 @@ _SERVED = f"{_OWN}.server_distillation.server_distillation_trainer"
 _MINI = f"{_OWN}.minillm.minillm_trainer.MiniLLMTrainer"
 _FLOATS = ("float32", "float64")
 _ROWS = ("full", "right")
+#: Where functions were before they moved.
+_WAS_GRPO = "trl.trainer.grpo_trainer"
+_WAS_MIXIN = f"{_OWN}.self_distillation.self_distillation_mixin.SelfDistillationMixin"
 
 
 def _finite(line: str) -> Dialect:
@@ -158,9 +162,11 @@ _TOKEN_MEAN = {**aggregated("token-mean"), "weights": None}
 _LOCAL: dict[str, Any] = {"batch_num_tokens": None, "temperature": 1.0}
 
 
-def _distils(path: str, call: Callable[..., Any], **fixed: Any) -> Binding:
-    accepts = {"response_mask": _ROWS}
-    return Binding(path, "distillation_loss", call=call, arguments=_BETA, fixed=fixed, accepts=accepts, dtypes=_FLOATS)
+def _distils(path: str, call: Callable[..., Any], formerly: tuple[str, ...] = (), **fixed: Any) -> Binding:
+    return Binding(
+        path, "distillation_loss", formerly, call=call, arguments=_BETA, fixed=fixed,
+        accepts={"response_mask": _ROWS}, dtypes=_FLOATS,
+    )  # fmt: skip
 
 
 def _logits(path: str, call: Callable[..., Any], **more: Any) -> Binding:
@@ -174,7 +180,11 @@ _OF_LOGITS = (
         f"{_UTILS}.entropy_from_logits", partial(kit.call_entropy, "selective_log_softmax"),
         fixed={"with_entropy": True},
     ),
-    *(_logits(f"{owner}.get_batch_logps", kit.call_sums_of_log_probs) for owner in (_CPO, _ORPO, _BCO)),
+    *(_logits(f"{owner}.get_batch_logps", kit.call_sums_of_log_probs) for owner in (_CPO, _ORPO)),
+    _logits(
+        f"{_BCO}.get_batch_logps", kit.call_sums_of_log_probs,
+        formerly=("trl.trainer.bco_trainer.BCOTrainer.get_batch_logps",),
+    ),
     *(
         Binding(
             f"trl.trainer.{name.lower()}_trainer.{name}Trainer._get_per_token_logps_and_entropies", "token_log_probs",
@@ -194,12 +204,15 @@ _OF_LOGITS = (
         for module in (_DISTILLED["distillation"], _DISTILLED["iw_opd"], _SERVED)
     ),
     *(
-        _distils(f"{_OWN}.{name}.loss_utils.{function}", call, **_LOCAL)
+        _distils(f"{_OWN}.{name}.loss_utils.{function}", call, formerly, **_LOCAL)
         for name in ("sdft", "sdpo")
-        for function, call in (
-            ("compute_divergence", partial(kit.call_divergence, of_logits=False)),
-            ("compute_full_logit_self_distillation_loss", partial(kit.call_divergence, of_logits=True)),
-            ("compute_topk_self_distillation_loss", _divergence_of_top_k),
+        for function, call, formerly in (
+            (
+                "compute_divergence", partial(kit.call_divergence, of_logits=False),
+                (f"{_WAS_MIXIN}._compute_divergence",),
+            ),
+            ("compute_full_logit_self_distillation_loss", partial(kit.call_divergence, of_logits=True), ()),
+            ("compute_topk_self_distillation_loss", _divergence_of_top_k, ()),
         )
     ),
     _distils(f"{_MINI}._single_step_decomposition_loss", _reverse_kl, beta=1.0, **_LOCAL),
@@ -217,6 +230,7 @@ _OF_LOGITS = (
     *(
         Binding(
             f"{_OWN}.{name}.loss_utils.apply_importance_sampling_clipping", "importance_weight", call=_clip_weights,
+            formerly=(f"{_WAS_MIXIN}._apply_importance_sampling_clipping",),
             fixed={"mode": "truncate", "level": "token", "threshold_low": None, "normalise": None},
             dialects=(
                 Dialect(
@@ -279,6 +293,7 @@ _OF_TWO = (
     ),
     Binding(
         f"{_OWN}.xpo.xpo_trainer.XPOTrainer._compute_losses", "preference_loss", call=_xpo_loss,
+        formerly=("trl.trainer.xpo_trainer.XPOTrainer._compute_losses",),
         fixed={**PREFERENCE_LOSS.lacking("beta"), "loss_type": "sigmoid"},
     ),
 )  # fmt: skip
@@ -380,6 +395,8 @@ def _split_images(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lengths = [len(sample["pixel_values"]) for sample in samples]
     pixels = torch.cat([sample["pixel_values"] for sample in samples])
     grids = torch.ones(len(pixels), 3, dtype=torch.long)
+    if "num_images" not in kit.source_of(boundary.function):  # until September 2025: one image per sample
+        grids = torch.tensor([[length, 1, 1] for length in lengths])
     batch = boundary.function({"pixel_values": pixels, "image_grid_thw": grids, "num_images": lengths})
     return {"samples": [{"pixel_values": values} for values in batch["pixel_values"]]}
 
@@ -397,6 +414,8 @@ def _cut(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _repeat_rows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Repeat each row of a batch with TRL's sampler, or the whole batch if the scenario's surgery is ``tile``."""
+    if "shuffle" not in inspect.signature(boundary.owner).parameters:
+        raise AbsentError("this version's sampler always shuffles the rows")
     fields, count = inputs["fields"], inputs["count"]
     rows = len(fields["number"])
     times = (
@@ -445,10 +464,16 @@ _COLLATES = (
     (f"{_UTILS}.split_pixel_values_by_grid", _split_images, _layouts("pixel_values")),
 )  # fmt: skip
 
+_FORMERLY = {
+    f"{_MORE}.DPODataCollatorWithPadding.__call__": (f"{_UTILS}.DPODataCollatorWithPadding.__call__",),
+    f"{_UTILS}.split_pixel_values_by_grid": (f"{_WAS_GRPO}.split_pixel_values_by_grid",),
+}
+
 _OF_BATCHES = (
     *(
         Binding(
             f"{_PPO}.{name}", "masked_statistics", outputs=("result",), call=_statistic,
+            formerly=(f"trl.core.{name}", f"trl.trainer.ppo_trainer.{name}"),
             arguments={"response_mask": ("mask",)}, fixed={"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs)},
             dialects=(_finite("experimental/ppo/ppo_trainer.py#L237"),),
         )
@@ -463,27 +488,34 @@ _OF_BATCHES = (
     ),
     Binding(
         f"{_MORE}.pad_to_length", "column_padding", call=_pad_to_length,
-        fixed={"side": "right"},
+        formerly=(f"{_UTILS}.pad_to_length",), fixed={"side": "right"},
     ),
     Binding(
-        f"{_MORE}.truncate_right", "response_masks",
+        f"{_MORE}.truncate_right", "response_masks", formerly=(f"{_UTILS}.truncate_right",),
         call=partial(_mask_until_stop, lambda boundary, ids, stop: boundary.function(ids, stop, 0)[1]),
     ),
     Binding(
         f"{_PPO}.truncate_response", "response_masks",
         call=partial(_mask_until_stop, lambda boundary, ids, stop: (boundary.function(stop, -1, ids) != -1).long()),
     ),
-    *(Binding(path, "collation", call=call, fixed=fixed) for path, call, fixed in _COLLATES),
+    *(
+        Binding(path, "collation", _FORMERLY.get(path, ()), call=call, fixed=fixed) for path, call, fixed in _COLLATES
+    ),
     Binding(
         f"{_UTILS}.shuffle_sequence_dict", "row_surgery", call=_shuffle, fixed={"surgery": "reorder"},
+        formerly=(f"{_WAS_GRPO}.shuffle_sequence_dict",),
         stand_ins=(StandIn("torch.randperm", "returns the scenario's order instead of a random one"),),
     ),
     Binding(
-        f"{_UTILS}.split_tensor_dict", "row_surgery", call=_cut, fixed={"surgery": "cut", **_COLUMNS},
+        f"{_UTILS}.split_tensor_dict", "row_surgery", call=_cut, formerly=(f"{_WAS_GRPO}.split_tensor_dict",),
+        fixed={"surgery": "cut", **_COLUMNS},
         accepts={"remainder": (0,)},
     ),
     *(
-        Binding(f"{_UTILS}.RepeatSampler.__iter__", "row_surgery", call=_repeat_rows, fixed={"surgery": surgery})
+        Binding(
+            f"{_UTILS}.RepeatSampler.__iter__", "row_surgery", call=_repeat_rows, fixed={"surgery": surgery},
+            formerly=(f"{_WAS_GRPO}.RepeatSampler.__iter__", f"{_WAS_GRPO}.RepeatRandomSampler.__iter__"),
+        )
         for surgery in ("repeat", "tile")
     ),
 )  # fmt: skip
