@@ -159,7 +159,9 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     def run(rank: int) -> None:
         own.rank = rank
         sys.setprofile(profile)
-        if threading.gettrace() is None:  # else each thread has its own tracer: coverage.py's lose lines if shared
+        # With threading.settrace, each thread has a tracer of its own. A tracer of coverage.py loses lines if threads
+        # share it.
+        if threading.gettrace() is None:
             sys.settrace(trace)
         try:
             collectives.begin(rank)
