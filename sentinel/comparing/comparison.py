@@ -218,8 +218,8 @@ class Comparison:
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
             if not few and not found:
                 self._note_lines(subject.name, log, located, changed)
-            needs_options = not few and not found
-            turned = list(asking.search_options(pair, search.subject, changed, not distance)) if needs_options else []
+            options = [] if few or found else asking.search_options(pair, search.subject, changed, not distance)
+            turned = list(options)
             found = found or turned
             found = found or ([] if few else list(asking.search_masks(pair, search.subject)))
             again = [measure_again(pair, search.subject, each) for each in found]

@@ -19,7 +19,7 @@ from sentinel.laws.agreement import NATS
 from sentinel.laws.law import Law
 from sentinel.laws.metrics import metrics_tell_the_truth
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import BoundarySearch, Example, Finding, cheap_scenarios
+from sentinel.search.boundary_search import BoundarySearch, Example, Finding, cheap_scenarios, turn
 from sentinel.search.known import Excuse, Others, covers, explain, search_others
 from sentinel.search.scenarios import declared, distinct
 from sentinel.search.survey import LEVELS
@@ -68,7 +68,7 @@ def compare_laws(
     turned = [each for each in scenarios if SETTINGS in each and each[SETTINGS].keys().isdisjoint((TEXTS, NUMBERS))]
     scenarios = [each for each in scenarios if SETTINGS not in each]
     usual = [each.inputs for each in cheap_scenarios(subject, asking.budget.seed, 0, _AGREEING)] if turned else []
-    turned += [{**inputs, SETTINGS: each[SETTINGS]} for each in turned for inputs in usual]
+    turned += [inputs for each in turned for inputs in turn(subject, asking.budget.seed, each[SETTINGS], usual)]
     whole = bool(scenarios) or log.came
     laws = subject.laws if whole else [law for law in subject.laws if law.watches]
     examples = min(asking.budget.examples, _LOOKED) if whole else LEVELS["quick"][0]

@@ -28,7 +28,7 @@ from sentinel.contracts.contract import (
 )
 from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.contracts.updates import CUTTING, FUSED_HEAD, WITH_IMAGES, cut_otherwise, fitting
+from sentinel.contracts.updates import CUTTING, FUSED_HEAD, TABLE, WITH_IMAGES, cut_otherwise, fitting, inputs_of
 from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor
 
@@ -206,12 +206,7 @@ LOOP_UPDATE = Contract(
         "(arXiv:1211.5063, algorithm 1); warm-up and decay (arXiv:2404.06395). The split must not change the sum"
     ),
     inputs=(
-        per_token(
-            "log_probs",
-            "log-probs of the trained policy, in nats, <= 0: the model's parameters, which its forward pass returns",
-            "log_prob",
-            differentiable=True,
-        ),
+        TABLE,
         per_token("old_log_probs", "log-probs of the policy that sampled the tokens", "log_ratio"),
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(dtype="int64", dtypes=()),
@@ -219,7 +214,7 @@ LOOP_UPDATE = Contract(
             "entropies", "entropy at each token, in nats, which the forward pass returns too", "entropy", default=None
         ),
         Input("algorithm", "string", "the policy loss: an algorithm of the contract policy_loss", default="ppo"),
-        *(item for item in POLICY_LOSS.inputs if item.name in ("eps_clip_low", "eps_clip_high")),
+        *inputs_of(POLICY_LOSS, "eps_clip_low", "eps_clip_high"),
         knob("kl_coef", "coefficient of half the squared log-ratio to the old policy", (0.0, 0.5)),
         Input(
             "several_terms",

@@ -181,7 +181,8 @@ def cut_otherwise(inputs: Mapping[str, Any], choose: Choose, mask: str = "respon
     return [{**inputs, "micro_batch_size": size, **({"max_tokens_per_microbatch": tokens} if packs else {})}]
 
 
-def _as_in(contract: Contract, *names: str) -> tuple[Input, ...]:
+def inputs_of(contract: Contract, *names: str) -> tuple[Input, ...]:
+    """Return the named inputs of a contract, in its order."""
     return tuple(item for item in contract.inputs if item.name in names)
 
 
@@ -226,6 +227,14 @@ WITH_IMAGES = Input(
     "with_images", "boolean", "whether each row has an image, and positions with channels", default=False
 )
 
+#: The model's parameters.
+TABLE = per_token(
+    "log_probs",
+    "log-probs of the trained policy, in nats, <= 0: the model's parameters, which its forward pass returns",
+    "log_prob",
+    differentiable=True,
+)
+
 #: A search varies these inputs only for bindings that list their values in ``accepts``.
 PACKED = Input("packed", "boolean", "whether the worker packs the rows of a microbatch without padding", default=False)
 FUSED_HEAD = Input(
@@ -243,12 +252,7 @@ POLICY_UPDATE = Contract(
         "aggregation as in loss_aggregation. The split into microbatches must not change the sum"
     ),
     inputs=(
-        per_token(
-            "log_probs",
-            "log-probs of the trained policy, in nats, <= 0: the model's parameters, which its forward pass returns",
-            "log_prob",
-            differentiable=True,
-        ),
+        TABLE,
         per_token("old_log_probs", "old log-probs, the denominator of the ratio, for the same tokens", "log_ratio"),
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(dtype="int64", dtypes=()),
@@ -268,7 +272,7 @@ POLICY_UPDATE = Contract(
             differentiable=True,
         ),
         knob("entropy_coef", "coefficient of the entropy bonus", (0.0, 0.25)),
-        *(replace(item, default="k3") for item in _as_in(KL_ESTIMATE, "kl_estimator")),
+        *(replace(item, default="k3") for item in inputs_of(KL_ESTIMATE, "kl_estimator")),
         # A search varies this input only for bindings that list its values in ``accepts``.
         Input(
             "unbiased_kl",
@@ -276,8 +280,8 @@ POLICY_UPDATE = Contract(
             "whether the KL estimate is multiplied by the ratio of the trained to the old policy",
             default=False,
         ),
-        *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
-        *_as_in(POLICY_LOSS, "rollout_log_probs", "importance_weight_cap"),
+        *inputs_of(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
+        *inputs_of(POLICY_LOSS, "rollout_log_probs", "importance_weight_cap"),
         knob(
             "loss_agg_mode",
             "how per-token losses of a mini-batch are reduced to a scalar",
@@ -305,7 +309,7 @@ POLICY_UPDATE = Contract(
         ),
         *(item for item in AGGREGATION_INPUTS if item.name == "sequence_norm"),
         dialect("log_ratio_clamp", None, "as in policy_loss"),
-        *_as_in(POLICY_LOSS, "ratio_level", "advantage_level"),
+        *inputs_of(POLICY_LOSS, "ratio_level", "advantage_level"),
         dialect("kl_clamp", None, "bound of the KL estimate, as the input clamp of kl_estimate"),
         *(
             dialect(
@@ -566,7 +570,7 @@ TRAINING_STEP = replace(
     name="training_step",
     summary="a training step of the driver: from scored responses through advantages and splits to the optimizer",
     inputs=(
-        *_as_in(POLICY_UPDATE, *_OF_A_STEP.split()),
+        *inputs_of(POLICY_UPDATE, *_OF_A_STEP.split()),
         per_row("rewards", "score of each response", "reward"),
         GROUP,
         Input("group_layout", "string", "any, or equal: each group is the same number of adjacent rows", default="any"),
