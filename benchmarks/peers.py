@@ -10,8 +10,8 @@ first few are a fair sample too. All runs are forked from one traced process, wh
 machine without a GPU, TrainCheck 0.2.0 needs a build of torch for the CPU.
 
 One bug takes ten minutes or more. Each result is written as one line of FILE (``--to``), and results that FILE already
-has are not computed again, so an interrupted run can be continued. A run that TrainCheck cannot read is not written:
-its threads sometimes write two records of a trace into one line.
+has are not computed again, so an interrupted run can be continued. A run that TrainCheck cannot trace or read has no
+counts, but ``failed``: for example, its threads sometimes write two records of a trace into one line.
 """
 
 from __future__ import annotations
@@ -204,10 +204,13 @@ def _several(file: Path) -> list[Any]:
 
 
 def _show(rows: Sequence[Mapping[str, Any]]) -> None:
+    failed = [row["name"] for row in rows if "failed" in row]
+    rows = [row for row in rows if "failed" not in row]
     bugs = [row for row in rows if row["name"] in BUGS]
     correct = [row for row in rows if row["name"] not in BUGS]
     named, alarms = sum(row["only_with_bug"] > 0 for row in bugs), sum(row["without_bug"] > 0 for row in correct)
     print(f"{named} of {len(bugs)} bugs named; {alarms} of {len(correct)} correct runs with a failing invariant")
+    print(f"{len(failed)} runs that TrainCheck could not trace or read: {', '.join(failed)}")
     if rows:
         print(f"a traced training takes {statistics.median(row['slower'] for row in rows):.1f} times as long (median)")
 
@@ -230,8 +233,8 @@ def main() -> None:
             try:
                 row = _decide(peer, name)
             except OSError as error:
-                print(f"{name}: not decided: {type(error).__name__}: {error}", flush=True)
-                continue
+                ended = "a traced training ended early" if isinstance(error, FileNotFoundError) else str(error)
+                row = {"name": name, "failed": ended}
             rows.append(row)
             with arguments.to.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(row)}\n")

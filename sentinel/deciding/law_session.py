@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -71,6 +72,11 @@ class Undecidable(Exception):
         self.failure = failure
 
 
+#: The minimum time limit in seconds of a call with settings or changed values, and the limit as a multiple of the
+#: slowest ordinary call.
+_LIMIT, _SLOWER = 5.0, 10.0
+
+
 class Hangs:
     """A record of the boundaries of one revision that hung during this run. They are not called again.
 
@@ -78,11 +84,22 @@ class Hangs:
     no caller sets them.
 
     :ivar with_settings: the boundaries that hung in a call with settings, each with the failure of this call.
+    :ivar slowest: boundary -> the longest time in seconds of a call without settings or changed values.
     """
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
         self.with_settings: dict[str, Failed] = {}
+        self.slowest: dict[str, float] = {}
+
+    def limit(self, boundary: str) -> float:
+        """Return the time limit in seconds of a call with settings or changed values.
+
+        Such a call often never ends, for example because it forces the condition of a loop. If the boundary's ordinary
+        calls return fast, waiting for the whole timeout is useless.
+        """
+        slowest = self.slowest.get(boundary)
+        return math.inf if slowest is None else max(_LIMIT, _SLOWER * slowest)
 
     def note(self, boundary: str, reason: str, imported: bool = False) -> None:
         """Record a boundary that hung.
@@ -311,7 +328,11 @@ class LawSession:
         at = self._redirects.get(request["boundary"], "")
         self._session.send({**request, "calls": calls, "at": at})
         reference = self._consult({**request, "calls": consultations}) if consultations else Replies({})
-        answer = self._session.receive()
+        altered = turned or isinstance(request["describe"], Mapping) and bool(request["describe"].get("altered"))
+        answer = self._session.receive(self._hangs.limit(request["boundary"]) if altered else math.inf)
+        if calls and not altered:
+            slowest = self._hangs.slowest
+            slowest[request["boundary"]] = max(slowest.get(request["boundary"], 0.0), self._session.slowest)
         if isinstance(answer, Failed):
             if not self._session.dead:
                 raise Undecidable(self._explain(answer))
@@ -343,6 +364,7 @@ class AlteredSession(LawSession):
 
     def __init__(self, session: LawSession, altered: Mapping[str, Any]) -> None:
         super().__init__(session._target, session._references, session._explain, redirects=session._redirects)
+        self._hangs.slowest = session._hangs.slowest
         self.altered = altered
 
     def fresh(self) -> AlteredSession:

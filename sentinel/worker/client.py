@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import math
 import os
 import secrets
 import shutil
@@ -591,10 +592,12 @@ class Session(_Handle):
 
     :ivar dead: the reason why the session has ended; empty while it runs.
     :ivar hangs: True if the session has ended because a call took longer than the timeout.
+    :ivar slowest: the longest time in seconds of a call in the last answer.
     """
 
     dead = _nonce = ""
     hangs = False
+    slowest = 0.0
     _calls: Sequence[str] = ()
 
     def send(self, request: Mapping[str, Any]) -> None:
@@ -608,19 +611,23 @@ class Session(_Handle):
         except OSError:
             self._mark_dead("the session ended")
 
-    def receive(self) -> Replies | Failed:
+    def receive(self, limit: float = math.inf) -> Replies | Failed:
         """Return the answer to the last request, or a failure. If the session itself fails, it ends.
 
         The session reports the end of each call, so each call may take the whole timeout. All slow calls together may
         take one timeout, because a function that waits for a server may be called hundreds of times.
+
+        :param limit: seconds for each call, if this is less than the timeout.
         """
         if not self.dead:
-            left = timeout = self._options.timeout
+            left = timeout = min(limit, self._options.timeout)
+            self.slowest = 0.0
             try:
                 for _ in range(len(self._calls) + 1):
                     began = time.monotonic()
                     frame = protocol.receive(self._channel, began + timeout)
                     taken = time.monotonic() - began
+                    self.slowest = max(self.slowest, taken)
                     left -= taken if taken > _SLOW * timeout else 0
                     if left < 0:
                         raise TimeoutError

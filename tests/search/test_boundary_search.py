@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from toy_target import BETWEEN, CUT, TOYS, OpenToys
 
-from sentinel.deciding.law_session import SETTINGS, LawSession, LineSession, Plan, Undecidable
+from sentinel.deciding import law_session
+from sentinel.deciding.law_session import SETTINGS, AlteredSession, LawSession, LineSession, Plan, Undecidable
 from sentinel.laws.law import Law
 from sentinel.search.boundary_search import BoundarySearch, Example, LawOutcome, draw_around, glimpses
 from sentinel.search.decisions import of_outcome
@@ -299,6 +300,19 @@ def test_a_setting_that_makes_a_boundary_hang_costs_its_timeout_once(open_toys):
     search = BoundarySearch(session, subject, 0)
     search.run(10)
     assert [outcome.judged for outcome in search.outcomes.values()] == [10]
+
+
+def test_a_setting_that_makes_a_fast_boundary_hang_does_not_cost_the_whole_timeout(open_toys, monkeypatch):
+    monkeypatch.setattr(law_session, "_LIMIT", 0.2)
+    open_target, found = open_toys("hangs", code=WAITING, timeout=600.0)
+    session, subject = open_target.law_session, found["hangs"]
+    drawn = draw_around(subject, 0, "", Around())
+    assert session.answers(subject, {"": drawn}).answers[""].observation
+    patient = {"": {**drawn, SETTINGS: {"patient": True}}}
+    refused = session.answers(subject, patient, {"lines": None}).answers[""].refused
+    assert refused.reason.startswith("the boundary hangs: no answer within")
+    altered = AlteredSession(session, {"conditions": [], "values": []})
+    assert altered._hangs.limit(subject.boundary) < 600
 
 
 @pytest.mark.slow
