@@ -328,7 +328,7 @@ class LawSession:
         at = self._redirects.get(request["boundary"], "")
         self._session.send({**request, "calls": calls, "at": at})
         reference = self._consult({**request, "calls": consultations}) if consultations else Replies({})
-        altered = turned or isinstance(request["describe"], Mapping) and bool(request["describe"].get("altered"))
+        altered = turned or (isinstance(request["describe"], Mapping) and bool(request["describe"].get("altered")))
         answer = self._session.receive(self._hangs.limit(request["boundary"]) if altered else math.inf)
         if calls and not altered:
             slowest = self._hangs.slowest
