@@ -74,8 +74,9 @@ _VALUES, _TURNS = 3, 36
 
 #: Number of scenarios in which an option is set to another value: ``_TURNED`` for a boundary whose own code has
 #: changed, ``_TURNED_OF_CALLER`` for its callers. Several are needed: an option such as a fraction of all tokens rarely
-#: has an effect on a scenario's few tokens.
-_TURNED, _TURNED_OF_CALLER = 16, 2
+#: has an effect on a scenario's few tokens. First, every option is set in ``_TURNED_OF_CALLER`` scenarios. The others
+#: may take ``_SECONDS`` in all, because a call of a whole trainer can take a tenth of a second.
+_TURNED, _TURNED_OF_CALLER, _SECONDS = 16, 2, 10.0
 
 #: Number of scenarios for each mask style that the adapter excludes, such as masks with gaps.
 _MASKS = 8
@@ -613,11 +614,17 @@ class Asking:
             usual = usual or self._usual(subject, count)
             if renamed.isdisjoint(way):
                 yield self._with(subject, way, usual[:_GUARDED])
+        again: list[Setting] = []
         for settings in self._turn_options(subject, changed, ran, ways):
             usual = usual or self._usual(subject, count)
             if not self.budget.over() and renamed.isdisjoint(settings):
                 few = not settings.keys().isdisjoint((TEXTS, NUMBERS))
-                yield self._with(subject, settings, usual[:_GUARDED] if few else usual)
+                yield self._with(subject, settings, usual[: _GUARDED if few else _TURNED_OF_CALLER])
+                again += [] if few else [settings]
+        until = time.monotonic() + _SECONDS
+        for settings in again if len(usual) > _TURNED_OF_CALLER else ():
+            if not self.budget.over() and time.monotonic() < until:
+                yield self._with(subject, settings, usual[_TURNED_OF_CALLER:])
 
     def _usual(self, subject: Subject, count: int) -> list[Inputs]:
         if not subject.laws:

@@ -185,10 +185,11 @@ class Comparison:
         distance = self.selection.distance(subject.name)
         few = bool(distance) and not self._unchanged_too and bool(subject.laws)
         patch, distances = self.selection.patch, self.selection.distances(subject.name)
+        asking = self._asking.with_examples(_CALLER) if few else self._asking
         runs_past = False
         if few and (self._shared is not None or not self.processes.are_open):
             searched = not patch.needs_search((), distances)
-            runs = self._asking.find_run_past_changes(subject, few=searched)
+            runs = asking.find_run_past_changes(subject, few=searched)
             if runs is not None:
                 patch.note_search((), () if searched else distances)
             if runs is not None and not self._asking.can_branch(subject, changed, runs.functions):
@@ -202,7 +203,6 @@ class Comparison:
         located = {side: self.processes.locate_changes(side, subject) for side in SIDES}
         pair = self._asking.pair(subject, sessions, located)
         laws = numbers_stay_for(subject.laws)
-        asking = self._asking if not few else self._asking.with_examples(_CALLER)
         try:
             glimpse = distance < math.inf or not few
             search = asking.search_differences(pair, subject, laws[:1] if few else laws, few, glimpse)
