@@ -7,6 +7,7 @@ import errno
 import io
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from types import FrameType
+from typing import NoReturn
 
 import sentinel
 from sentinel.commands.console import nothing_examined, print_error
 from sentinel.commands.discovery import ENTRIES, find_command, find_commands
-from sentinel.errors import NothingExamined, SentinelError, Unavailable
+from sentinel.errors import NothingExamined, SentinelError, Unavailable, nearest
 from sentinel.interruption import postpone_in_collection
 
 #: Options that can be used without a command.
@@ -109,9 +111,19 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that suggests the nearest choice. From Python 3.14 on, argparse can do this itself."""
+
+    def error(self, message: str) -> NoReturn:
+        invalid = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)$", message)
+        hint = nearest(invalid[1], re.findall(r"[^', ]+", invalid[2])) if invalid else ""
+        super().error(f"{message}{hint}")
+
+
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
-    name = unknown[0].partition("=")[0].lstrip("-")
-    hint = ""
+    option = unknown[0].partition("=")[0]
+    name = option.lstrip("-")
+    hint = nearest(option, parser._option_string_actions) if name != option else ""
     for action in parser._actions:
         if not action.option_strings and name == action.dest:
             hint = f"; write {action.metavar or name} without --{name}"
@@ -149,7 +161,7 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
         rows += [f"{command.name:<11}{command.summary}" for command in group]
         lines += [f"{heading if not place else '':<12}{row}" for place, row in enumerate(rows)]
         lines += [""] if heading == ENTRIES[-1] else []
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="sentinel",
         usage="sentinel [--help] [--version] COMMAND ...",
         description="\n".join([_DESCRIPTION, "", *lines]),

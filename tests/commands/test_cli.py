@@ -175,6 +175,15 @@ def test_an_unexpected_argument_is_reported_by_its_command(run_sentinel):
     assert answer.err.endswith(f"sentinel list recipes: error: {said}\n")
 
 
+@pytest.mark.parametrize(
+    "words, hint", [(("dif", "verl"), "'diff'"), (("list", "recipes", "--lw", "x"), "'--law'")], ids=["command", "option"]
+)
+def test_a_misspelled_word_gets_a_suggestion(words, hint, run_sentinel):
+    answer = run_sentinel(*words)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.endswith(f"did you mean {hint}?\n")
+
+
 def test_words_after_two_dashes_are_passed_to_commands_that_accept_them(monkeypatch):
     heard: list[Any] = []
 
