@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 from collections.abc import Iterator, Mapping
@@ -48,6 +49,7 @@ class _Session:
 
     dead = ""
     hangs = False
+    slowest = 0.0
 
     def __init__(self, server: _Server, bound: Bound | None, device: str) -> None:
         self._server, self._bound, self._device = server, bound, device
@@ -59,7 +61,8 @@ class _Session:
             self._bound.function.interrupted = False
             raise KeyboardInterrupt
 
-    def receive(self) -> answers.Replies | answers.Failed:
+    def receive(self, limit: float = math.inf) -> answers.Replies | answers.Failed:
+        """Return the answer. The limit is ignored, because a call in this process cannot be stopped."""
         return answers.of_session(self._answer, self._calls)
 
     def close(self) -> None:

@@ -176,7 +176,9 @@ def test_an_unexpected_argument_is_reported_by_its_command(run_sentinel):
 
 
 @pytest.mark.parametrize(
-    "words, hint", [(("dif", "verl"), "'diff'"), (("list", "recipes", "--lw", "x"), "'--law'")], ids=["command", "option"]
+    ("words", "hint"),
+    [(("dif", "verl"), "'diff'"), (("list", "recipes", "--lw", "x"), "'--law'")],
+    ids=["command", "option"],
 )
 def test_a_misspelled_word_gets_a_suggestion(words, hint, run_sentinel):
     answer = run_sentinel(*words)
