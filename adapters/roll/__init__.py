@@ -126,13 +126,15 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean that ROLL reports for a metric with one value per sample."""
+    """Return the mean, or another statistic, that ROLL reports for a metric with one value per sample."""
     values = [value for part in inputs["parts"] for value in part]
+    statistic = inputs["statistic"]
     if "metrics_list" in boundary.parameters:
         return {"mean": boundary.function([{"loss": value} for value in values])["loss"]}
     if "history_metrics" in boundary.parameters:
-        return {"mean": boundary.function([{"loss": value} for value in values], {})["loss"]}
-    return {"mean": boundary.function({"loss@mean": values})["loss@mean"]}
+        modes = {} if statistic == "mean" else {"loss": statistic}
+        return {"mean": boundary.function([{"loss": value} for value in values], modes)["loss"]}
+    return {"mean": boundary.function({f"loss@{statistic}": values})[f"loss@{statistic}"]}
 
 
 # -- token by token ----------------------------------------------------------------------------------------------------
@@ -1091,8 +1093,15 @@ TARGET = Target(
             for function in ("compute_metrics_from_results", "estimate_pass_at_k")
         ),
         *(
-            Binding(f"{_FUNCTIONALS}.{function}", "mean_of_parts", call=_averaged, fixed={"missing": False})
-            for function in ("reduce_metrics", "reduce_metrics_list", "aggregate_metrics")
+            Binding(
+                f"{_FUNCTIONALS}.{function}", "mean_of_parts", call=_averaged, fixed={"missing": False},
+                accepts={"statistic": statistics},
+            )
+            for function, statistics in (
+                ("reduce_metrics", ("mean", "sum", "max", "min")),
+                ("reduce_metrics_list", ("mean",)),
+                ("aggregate_metrics", ("mean", "sum", "max", "min", "last")),
+            )
         ),
         *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS, *objectives.BINDINGS,
         *turns.BINDINGS, *reports.BINDINGS,
