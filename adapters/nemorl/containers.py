@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sentinel import Binding
+from sentinel import Binding, Dialect
 from sentinel.binding import kit
 from sentinel.binding.families import Container
 from sentinel.binding.kit import torch
 
-from .shared import BATCH, BATCHES
+from .shared import BATCH, BATCHES, MAIN
 
 
 def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
@@ -67,14 +67,20 @@ def _split_shard(options: str, iterator: str, boundary: Any, inputs: Mapping[str
     return {"parts": [part["number"].tolist() for part in getattr(batch, iterator)()]}
 
 
+#: NeMo-RL's name of each packing algorithm.
+_ALGORITHMS = {"next_fit": "concatenative", "any": "first_fit_shuffle"}
+
+
 def _pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"Concatenative": "concatenative", "FirstFitPacker": "first_fit_decreasing"}
-    name = next((each for key, each in names.items() if key in boundary.path), "modified_first_fit_decreasing")
-    packer = boundary.module.get_packer(name, inputs["max_tokens_per_microbatch"])
-    return {"parts": packer.pack(kit.lengths_of(inputs))}
+    name = _ALGORITHMS.get(inputs["algorithm"], inputs["algorithm"])
+    numbers = {"min_bin_count": inputs["least"], "bin_count_multiple": inputs["stages"]}
+    limits = {option: number for option, number in numbers.items() if number > 1}
+    packer = boundary.module.get_packer(name, inputs["max_tokens_per_microbatch"], **limits)
+    return {"parts": [part for part in packer.pack(kit.lengths_of(inputs)) if part]}
 
 
 _PACKERS = "nemo_rl.data.packing.algorithms"
+_DECREASING, _MODIFIED = "first_fit_decreasing", "modified_first_fit_decreasing"
 _CONTAINER = Container(_batch, _read, {"imports": (BATCHES,), "fixed": {"remainder": 0}})
 BINDINGS = (
     _CONTAINER.surgery(f"{BATCH}.chunk", "cut", _chunks),
@@ -99,10 +105,22 @@ BINDINGS = (
         for method in ("shard_by_batch_size", f"make_{iterator}")
     ),
     *(
-        Binding(f"{_PACKERS}.{name}", "microbatch_packing", call=_pack, requires=(f"{_PACKERS}.get_packer",))
-        for name in (
-            "get_packer", "SequencePacker.pack", "ConcatenativePacker._pack_implementation",
-            "FirstFitPacker._pack_implementation", "ModifiedFirstFitDecreasingPacker._pack_implementation",
+        Binding(
+            f"{_PACKERS}.{name}", "microbatch_packing", call=_pack, requires=(f"{_PACKERS}.get_packer",),
+            accepts={"algorithm": algorithms, "stages": (1, 1, 2, 3), "least": (1, 1, 2, 3)},
+            dialects=(
+                Dialect(
+                    "leftovers", "worst_fit", "the remaining rows go to the emptiest microbatch",
+                    f"{MAIN}/data/packing/algorithms.py#L635",
+                ),
+            ),
+        )
+        for name, algorithms in (
+            ("get_packer", ("any", "next_fit", _DECREASING, _MODIFIED)),
+            ("SequencePacker.pack", ("any", "next_fit", _DECREASING, _MODIFIED)),
+            ("ConcatenativePacker._pack_implementation", ("next_fit",)),
+            ("FirstFitPacker._pack_implementation", (_DECREASING, "any")),
+            ("ModifiedFirstFitDecreasingPacker._pack_implementation", (_MODIFIED,)),
         )
     ),
 )  # fmt: skip
