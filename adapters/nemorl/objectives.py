@@ -10,6 +10,8 @@ from sentinel.binding import kit
 from sentinel.binding.families import IMPORTANCE_WEIGHT, PREFERENCE_LOSS, RANKS, aggregated, policy_loss
 from sentinel.binding.kit import torch
 
+from . import parallel
+from .parallel import PARALLEL
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, PREPARED, SAMPLING, configured
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
@@ -235,9 +237,19 @@ def _draft_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     """Return the divergence of a draft model: NeMo-RL's cross entropy minus the teacher's entropy."""
     mask, teacher, count = inputs["response_mask"], inputs["teacher_logits"], _count(inputs)
     data = {"sample_mask": _rows(mask)}
-    loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
     entropy = (torch.distributions.Categorical(logits=teacher).entropy() * (mask != 0)).sum() / (count + 1e-8)
-    return {"loss": loss - entropy}
+    ranks = inputs["vocabulary_ranks"]
+    if ranks == 1 or teacher.shape[-1] % ranks:
+        loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
+        return {"loss": loss - entropy}
+
+    def work(own: Any, place: Any) -> tuple[Any, Any]:
+        share = teacher.chunk(ranks, -1)[place.part].clone()
+        total = boundary.function(boundary.owner(place.tp_group), share, own, mask, data, None, count)
+        return total, total
+
+    total, [gradient] = parallel.on_shards(boundary.imported[PARALLEL], [inputs["logits"]], 1, work, ranks)
+    return {"loss": kit.attach_gradient(float(total - entropy), inputs["logits"], gradient)}
 
 
 def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -296,19 +308,20 @@ def _distil(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     counts = {"global_valid_seqs": _rows(mask).sum(), "global_valid_toks": _count(inputs)}
     prepare, ranks = boundary.imported[PREPARED].prepare_loss_input, inputs["vocabulary_ranks"]
-    if ranks == 1 or whole.shape[-1] % ranks:
+    windows = inputs["context_parallel_size"]
+    if windows == 1 and (ranks == 1 or whole.shape[-1] % ranks):
         made, data = prepare(whole, data, loss)
         return {"loss": loss(data=data, **counts, **made)[0]}
 
-    def work(rank: int) -> Any:
-        own = whole.detach().chunk(ranks, -1)[rank].clone().requires_grad_()
-        made, batch = prepare(own, data, loss, vocab_parallel_rank=rank, vocab_parallel_group=0)
+    def work(own: Any, place: Any) -> tuple[Any, Any]:
+        groups = {"vocab_parallel_group": place.tp_group, "context_parallel_group": place.cp_group}
+        made, batch = prepare(own, data, loss, vocab_parallel_rank=place.part, **groups)
         total = loss(data=batch, **counts, **made)[0]
-        return float(total), torch.autograd.grad(total, own)[0]
+        return total, total
 
-    answers = kit.on_ranks(ranks, work)
-    gradient = torch.cat([slope for _, slope in answers], -1)
-    return {"loss": kit.attach_gradient(answers[0][0], whole, gradient)}
+    sequences = [parallel.pad(whole, 2 * windows)]
+    total, [gradient] = parallel.on_shards(boundary.imported[PARALLEL], sequences, windows, work, ranks)
+    return {"loss": kit.attach_gradient(float(total), whole, gradient[:, : whole.shape[1]])}
 
 
 def _top_k_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,13 +378,14 @@ BINDINGS = (
     ),
     *(
         Binding(
-            path, "distillation_loss", call=_distil, fixed={"temperature": 1.0}, imports=(LOSSES, BATCHES, PREPARED),
+            path, "distillation_loss", call=_distil, fixed={"temperature": 1.0},
+            imports=(LOSSES, BATCHES, PREPARED, PARALLEL),
             requires=(PREPARED,),
             accepts={
                 "beta": (0.0, 1.0, 0.5, 0.25), "top_k": (None, 2), "outside": (None, -100.0),
-                "vocabulary_ranks": (1, 2),
+                "vocabulary_ranks": (1, 2), "context_parallel_size": (1, 1, 2),
             },
-            stand_ins=(RANKS,),
+            stand_ins=(parallel.SHARDS,),
             dialects=(
                 Dialect(
                     "mixture", "divergences", "the mixed loss is a weighted sum of both divergences",
@@ -411,7 +425,8 @@ BINDINGS = (
     ),
     Binding(
         f"{LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_draft_divergence,
-        fixed={"temperature": 1.0, "beta": 0.0},
+        fixed={"temperature": 1.0, "beta": 0.0}, imports=(PARALLEL,), stand_ins=(RANKS,),
+        accepts={"vocabulary_ranks": (1, 2)},
     ),
     Binding(
         f"{LOSSES}.DPOLossFn.__call__", "preference_loss", call=_dpo_loss, imports=(BATCHES,),
