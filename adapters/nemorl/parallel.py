@@ -74,8 +74,19 @@ def on_shards(
     return answers[0][0], [join(each) for each in zip(*joined)]
 
 
+def weights_of(values: Any) -> Any:
+    """Return a weight for each token. Neighbours differ, so that a gradient of another token is detected."""
+    rows, tokens = values.shape[:2]
+    return 2.0 ** ((torch.arange(rows)[:, None] + torch.arange(tokens)) % 3)
+
+
+def weighted_sum(values: Any) -> Any:
+    return (values * weights_of(values)).sum()
+
+
 def attach_slopes(values: Any, slopes: Any, logits: Any) -> Any:
-    """Return log-probs whose gradient with respect to the logits is given."""
+    """Return log-probs, given the gradient of their weighted sum with respect to the logits."""
+    slopes = slopes / weights_of(slopes)[..., None]
     return values + (slopes * (logits - logits.detach())).sum(-1)
 
 
@@ -107,12 +118,12 @@ def score_windows(boundary: Any, inputs: Mapping[str, Any], chunked: bool = Fals
     def score(own: Any, place: Place) -> tuple[Any, Any]:
         groups = {"cp_group": place.cp_group, **chosen}
         made = module.from_parallel_logits_to_logprobs(own, ids, *place.bounds(own), place.tp_group, **groups)
-        return made, made[:, :count].sum()
+        return made, weighted_sum(made[:, :count])
 
     def score_next(own: Any, place: Place) -> tuple[Any, Any]:
         groups = {"vocab_parallel_group": place.tp_group, "context_parallel_group": place.cp_group}
         made = module.get_next_token_logprobs_from_logits(ids, own, vocab_parallel_rank=place.part, **groups, **chosen)
-        return made, made[:, :count].sum()
+        return made, weighted_sum(made[:, :count])
 
     work = score_next if boundary.path.endswith("get_next_token_logprobs_from_logits") else score
     made, [slopes] = on_shards(module, [pad(_with_the_last(logits), 2 * windows)], windows, work)
@@ -139,7 +150,7 @@ def _score_packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             own, target, starts, count + 1, *place.bounds(own), place.tp_group, cp_group=place.cp_group,
             target_is_pre_rolled=rolls, **chosen,
         )  # fmt: skip
-        return made, sum(made[row, :end].sum() for row, end in enumerate(ends)) + 0 * made.sum()
+        return made, weighted_sum(made * (torch.arange(count) < torch.tensor(ends)[:, None]))
 
     made, slopes = on_shards(module, rows, windows, score)
     whole = torch.zeros_like(logits)
@@ -172,7 +183,7 @@ def _score_columns(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[s
         places, values = gather(own, place)
         known = values[:, :count].log_softmax(-1)
         made = (known * (places == ids[..., None])).sum(-1)
-        return made, made.sum() if values.requires_grad else 0 * own.sum()
+        return made, weighted_sum(made) if values.requires_grad else 0 * own.sum()
 
     made, [slopes] = on_shards(module, [whole], windows, score)
     if way == "likeliest":
@@ -190,7 +201,7 @@ def _score_distribution(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
         made = (known * (torch.arange(start, end) == ids[..., None])).sum(-1)
         whole = made.detach().clone()
         torch.distributed.all_reduce(whole, group=place.tp_group)
-        return whole, made.sum()
+        return whole, weighted_sum(made)
 
     made, [slopes] = on_shards(module, [logits], 1, score)
     return {"log_probs": attach_slopes(made, slopes, logits), "entropy": None}
@@ -211,7 +222,7 @@ def _score_hidden(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         made = module.from_parallel_hidden_states_to_logprobs(
             own, weights, False, ids, *bounds, tuple(range(ranks)), chunk_size=2
         )
-        return made.detach(), *torch.autograd.grad(made[:, :count].sum(), (own, weights))
+        return made.detach(), *torch.autograd.grad(weighted_sum(made[:, :count]), (own, weights))
 
     with kit.on_cpu(module):
         answers = kit.on_ranks(ranks, work)
@@ -235,7 +246,8 @@ def _layout_windows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         own = whole.chunk(windows, 1)[rank] if shifts else cut(whole, rank, windows)
         own = own.detach().clone().requires_grad_()
         made = boundary.function(own, cp_group=group, **({"fill": 9.0} if shifts else {}))
-        return made.detach(), None if shifts else torch.autograd.grad(made.sum(), own)[0]
+        scale = weights_of(whole).chunk(windows, 1)[rank] / windows
+        return made.detach(), None if shifts else torch.autograd.grad((made * scale).sum(), own)[0]
 
     with kit.on_cpu(boundary.module):
         answers = kit.on_ranks(windows, work)
@@ -243,7 +255,7 @@ def _layout_windows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if shifts:
         values = torch.where((values[:, -1:] == 9.0), values, float("nan"))
         return {"values": values[:, : outputs.shape[1]]}
-    slopes = join([slope for _, slope in answers])[:, : outputs.shape[1]]
+    slopes = (join([slope for _, slope in answers]) / weights_of(whole) * windows)[:, : outputs.shape[1]]
     return {"values": values[:, : outputs.shape[1]] + slopes * (outputs - outputs.detach())}
 
 

@@ -216,8 +216,9 @@ def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[
     rows is a multiple of the number of stages. An algorithm gets more rows, of very different lengths.
     """
     if inputs["algorithm"] != "any":
-        room = choose.one_of((12, 7, 16))
-        lengths = [1 + number % room for number in choose.integers(choose.integer(3, 8), 0, 40)]
+        room = choose.one_of((26, 16, 12))
+        shortest = room // 2 + 1, room // 5, room // 3 + 1, 1
+        lengths = [shortest[number % 4] + number % 3 for number in choose.integers(choose.integer(3, 8), 0, 11)]
         mask = [[int(place < length) for place in range(room)] for length in lengths]
         inputs["attention_mask"] = tensor(mask, inputs["attention_mask"].dtype)
     with_a_token(inputs, choose, "attention_mask")

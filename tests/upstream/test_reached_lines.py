@@ -24,6 +24,7 @@ DISTIL = "nemo_rl.algorithms.loss.utils.prepare_loss_input"
 GAE = "nemo_rl.algorithms.advantage_estimator.GeneralizedAdvantageEstimator.compute_advantage"
 CHUNKED = "nemo_rl.distributed.model_utils.ChunkedDistributedLogprobWithSampling.forward"
 SYNC = "nemo_rl.algorithms.grpo_sync.grpo_train_sync"
+MODELS, MEGATRON = "nemo_rl.distributed.model_utils", "nemo_rl.models.megatron.data"
 BOUNDS = {"mode": "mask", "threshold_low": 0.9, "threshold_high": 1.25}
 MAKER = "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker.compute_advantages_and_returns"
 AGENT = "openrlhf.utils.agent"
@@ -87,6 +88,59 @@ CASES: tuple[tuple[str, str, Mapping[str, Any], str, str, str], ...] = (
     (
         "nemo_rl.algorithms.sft.sft_train", "training_loop", {"time_limit": 2, "epochs": 2}, "nemo_rl/utils/timer.py",
         "if elapsed_time + average_iteration_time >= self", "if elapsed_time - average_iteration_time >= self",
+    ),
+    (
+        "nemo_rl.algorithms.async_utils.replay_buffer.ReplayBufferImpl.sample", "rollout_buffer",
+        {"restored": "resumed"}, "nemo_rl/algorithms/async_utils/replay_buffer.py",
+        "if target >= current_step", "if target > current_step",
+    ),
+    (
+        "nemo_rl.algorithms.async_utils.staleness_sampler.WindowedSampler.select", "rollout_buffer",
+        {"selects": "newest", "needed": 1}, "nemo_rl/algorithms/async_utils/staleness_sampler.py",
+        "current_train_weight - self._buffer.start_weight_list[i],", "self._buffer.start_weight_list[i],",
+    ),
+    (
+        "nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing",
+        {"algorithm": "modified_first_fit_decreasing"}, "nemo_rl/data/packing/algorithms.py",
+        "for j in range(len(small) - 1, -1, -1):", "for j in range(len(small)):",
+    ),
+    (
+        "nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", {"least": 3},
+        "nemo_rl/data/packing/algorithms.py", "target_bin_count = max(", "target_bin_count = min(",
+    ),
+    (
+        f"{MODELS}.from_parallel_logits_to_logprobs", "token_log_probs", {"context_parallel_size": 2},
+        "nemo_rl/distributed/model_utils.py", "[cp_rank, (2 * cp_size - cp_rank - 1)], device",
+        "[cp_rank, (2 * cp_size - cp_rank - 2)], device",
+    ),
+    (
+        f"{MODELS}.from_parallel_logits_to_logprobs_packed_sequences", "token_log_probs", {"context_parallel_size": 2},
+        "nemo_rl/distributed/model_utils.py", "seq_targets.roll(shifts=-1, dims=0)", "seq_targets.roll(-2, 0)",
+    ),
+    (
+        f"{MODELS}.from_parallel_hidden_states_to_logprobs", "token_log_probs", {}, "nemo_rl/distributed/model_utils.py",
+        "used_grad_output = grad_output[", "used_grad_output = 2 * grad_output[",
+    ),
+    (
+        f"{MODELS}.cp_shift_next", "critic_values", {"context_parallel_size": 3}, "nemo_rl/distributed/model_utils.py",
+        "gathered[cp_rank + 1] if", "gathered[cp_rank] if",
+    ),
+    (
+        DISTIL, "distillation_loss", {"context_parallel_size": 2, "beta": 1.0, "top_k": 2, "outside": -100.0},
+        "nemo_rl/distributed/model_utils.py", "H_all = H_all[:, :-pad_len]", "H_all = H_all[:, pad_len:]",
+    ),
+    (
+        f"{MEGATRON}.process_microbatch", "collation", {"context_parallel_size": 2, "total": 48},
+        "nemo_rl/models/megatron/data.py", "running_seq_len += padded_seq_len", "running_seq_len += seq_len",
+    ),
+    (
+        f"{MEGATRON}._fill_routed_experts_padding", "collation", {}, "nemo_rl/models/megatron/data.py",
+        "padding_mask = seq_positions >= seq", "padding_mask = seq_positions > seq",
+    ),
+    (
+        "nemo_rl.models.value.workers.megatron_value_worker._unpack_value_sequences", "critic_values",
+        {"context_parallel_size": 2}, "nemo_rl/models/value/workers/megatron_value_worker.py",
+        "full[start:end] = allgather", "full[start:end] = 2 * allgather",
     ),
     (
         "openrlhf.models.loss.PolicyLoss.forward", "importance_weight", {"level": "token", **BOUNDS},
