@@ -129,16 +129,28 @@ def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: 
     parts = [list(part) for part in call(**inputs)["parts"]]
     lengths = (inputs["attention_mask"] != 0).sum(-1)
     places = torch.tensor([row for part in parts for row in part], dtype=torch.int64)
-    loads = sorted((int(lengths[part].sum()) for part in parts), reverse=True)
-    largest = max(loads, default=0)
+    largest = max((int(lengths[part].sum()) for part in parts), default=0)
     return {
         "times": torch.bincount(places, minlength=len(lengths)).float(),
         "excess": float(max(largest - inputs["max_tokens_per_microbatch"], 0)),
         "microbatches": len(parts),
         "uneven": len(parts) % inputs.get("stages", 1),
         "short": max(inputs.get("least", 1) - sum(map(bool, parts)), 0),
-        "loads": torch.tensor(loads if _is_defined(inputs) else [], dtype=torch.int64),
+        "contents": torch.tensor(_contents(parts, lengths.tolist(), inputs), dtype=torch.int64),
     }
+
+
+def _contents(parts: Sequence[Sequence[int]], lengths: Sequence[int], inputs: Mapping[str, Any]) -> list[int]:
+    """Return the lengths of each microbatch's rows, and 0 after each microbatch, if an algorithm defines them.
+
+    With worst fit, two microbatches may be equally empty. Then only the tokens of the microbatches are defined.
+    """
+    contents = []
+    for part in parts if _is_defined(inputs) else ():
+        own = sorted((lengths[row] for row in part), reverse=True)
+        unique = inputs["leftovers"] == "first_fit" or 2 * max(own, default=0) > inputs["max_tokens_per_microbatch"]
+        contents.append(own if unique else [sum(own)])
+    return [number for own in sorted(contents) for number in (*own, 0)]
 
 
 def _is_defined(inputs: Mapping[str, Any]) -> bool:
@@ -216,9 +228,15 @@ def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[
     rows is a multiple of the number of stages. An algorithm gets more rows, of very different lengths.
     """
     if inputs["algorithm"] != "any":
-        room = choose.one_of((26, 16, 12))
-        shortest = room // 2 + 1, room // 5, room // 3 + 1, 1
-        lengths = [shortest[number % 4] + number % 3 for number in choose.integers(choose.integer(3, 8), 0, 11)]
+        room, count = choose.one_of((24, 18, 12)), choose.integer(3, 9)
+        if choose.integer(0, 1):  # a third of the budget, and a little more or less
+            lengths = [room // 6 + number for number in choose.integers(count, 0, room // 2)]
+        else:  # rows of a sixth to a third of the budget share microbatches with rows of half of the budget
+            longest = [room // 2 + 1 + number for number in choose.integers(choose.integer(1, 2), 0, 1)]
+            lengths = longest + [room // 6 + 1 + number for number in choose.integers(count, 0, room // 6)]
+            lengths += [1 + number for number in choose.integers(choose.integer(0, 2), 0, room // 6)]
+        lengths = [lengths[place] for place in choose.permutation(len(lengths))]
+        inputs["max_tokens_per_microbatch"] = room
         mask = [[int(place < length) for place in range(room)] for length in lengths]
         inputs["attention_mask"] = tensor(mask, inputs["attention_mask"].dtype)
     with_a_token(inputs, choose, "attention_mask")
@@ -259,7 +277,7 @@ MICROBATCH_PACKING = Contract(
         Observed("microbatches", "number of microbatches, which need not be minimal", role="other"),
         Observed("uneven", "number of microbatches beyond a multiple of the stages"),
         Observed("short", "number of microbatches with rows that are missing to the minimum"),
-        Observed("loads", "tokens of each microbatch, if the algorithm defines them; largest first", ("microbatches",)),
+        Observed("contents", "lengths of each microbatch's rows, if the algorithm defines them", ("rows",)),
     ),
     measure=_measure_microbatch_packing,
     oracle=_oracle_microbatch_packing,

@@ -102,7 +102,7 @@ CASES: tuple[tuple[str, str, Mapping[str, Any], str, str, str], ...] = (
     (
         "nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing",
         {"algorithm": "modified_first_fit_decreasing"}, "nemo_rl/data/packing/algorithms.py",
-        "for j in range(len(small) - 1, -1, -1):", "for j in range(len(small)):",
+        "(self.bin_capacity - ffd_bin_sizes[0])", "(self.bin_capacity - ffd_bin_sizes[-1])",
     ),
     (
         "nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", {"least": 3},
@@ -118,8 +118,8 @@ CASES: tuple[tuple[str, str, Mapping[str, Any], str, str, str], ...] = (
         "nemo_rl/distributed/model_utils.py", "seq_targets.roll(shifts=-1, dims=0)", "seq_targets.roll(-2, 0)",
     ),
     (
-        f"{MODELS}.from_parallel_hidden_states_to_logprobs", "token_log_probs", {}, "nemo_rl/distributed/model_utils.py",
-        "used_grad_output = grad_output[", "used_grad_output = 2 * grad_output[",
+        f"{MODELS}.from_parallel_hidden_states_to_logprobs", "token_log_probs", {},
+        "nemo_rl/distributed/model_utils.py", "used_grad_output = grad_output[", "used_grad_output = 2 * grad_output[",
     ),
     (
         f"{MODELS}.cp_shift_next", "critic_values", {"context_parallel_size": 3}, "nemo_rl/distributed/model_utils.py",
