@@ -31,7 +31,20 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import alignment, buffers, containers, objectives, packing, parallel, planes, rewards, runs, workers
+from . import (
+    alignment,
+    buffers,
+    containers,
+    conversations,
+    crossed,
+    objectives,
+    packing,
+    parallel,
+    planes,
+    rewards,
+    runs,
+    workers,
+)
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, SAMPLING, Options, Words, configured, message
 
 _UTILS, _GRPO, _ESTIMATORS = (f"{ALGORITHMS}.{name}" for name in ("utils", "grpo", "advantage_estimator"))
@@ -940,6 +953,8 @@ _BINDINGS = (
     *_MESSAGES,
     *containers.BINDINGS,
     *parallel.BINDINGS,
+    *conversations.BINDINGS,
+    *crossed.BINDINGS,
     *packing.BINDINGS,
     *buffers.BINDINGS,
     *rewards.BINDINGS,

@@ -25,6 +25,8 @@ GAE = "nemo_rl.algorithms.advantage_estimator.GeneralizedAdvantageEstimator.comp
 CHUNKED = "nemo_rl.distributed.model_utils.ChunkedDistributedLogprobWithSampling.forward"
 SYNC = "nemo_rl.algorithms.grpo_sync.grpo_train_sync"
 MODELS, MEGATRON = "nemo_rl.distributed.model_utils", "nemo_rl.models.megatron.data"
+CROSSED = "nemo_rl.algorithms.loss.loss_functions.CrossTokenizerDistillationLossFn"
+ROLLOUTS, ENVIRONMENTS = "nemo_rl.experience.rollouts", "nemo_rl.environments"
 BOUNDS = {"mode": "mask", "threshold_low": 0.9, "threshold_high": 1.25}
 MAKER = "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker.compute_advantages_and_returns"
 AGENT = "openrlhf.utils.agent"
@@ -141,6 +143,40 @@ CASES: tuple[tuple[str, str, Mapping[str, Any], str, str, str], ...] = (
         "nemo_rl.models.value.workers.megatron_value_worker._unpack_value_sequences", "critic_values",
         {"context_parallel_size": 2}, "nemo_rl/models/value/workers/megatron_value_worker.py",
         "full[start:end] = allgather", "full[start:end] = 2 * allgather",
+    ),
+    (
+        f"{CROSSED}._compute_p_kl", "distillation_loss", {"beta": 0.0}, LOSS,
+        "proj_chunks = proj_chunks / (proj_chunks", "proj_chunks = proj_chunks / (2 * proj_chunks",
+    ),
+    (
+        f"{CROSSED}._select_teacher_kd", "distillation_loss", {"beta": 0.0}, LOSS,
+        "best = int(min(range", "best = int(max(range",
+    ),
+    (
+        f"{CROSSED}._averaged_logits_kd", "distillation_loss", {"beta": 1.0}, LOSS,
+        "f.float() * (self.teacher_weights[i] / total_w)", "f.float() * (self.teacher_weights[0] / total_w)",
+    ),
+    (
+        "nemo_rl.algorithms.x_token.loss_utils.assemble_teacher_logits_from_shards", "distillation_loss",
+        {"beta": 0.0, "context_parallel_size": 2}, "nemo_rl/algorithms/x_token/loss_utils.py",
+        "overlap_seq_start - student_seq_start,", "overlap_seq_start - teacher_seq_start,",
+    ),
+    (
+        f"{ROLLOUTS}.run_async_multi_turn_rollout", "rollout_episode", {"turns": 3, "max_tokens": 100},
+        "nemo_rl/experience/rollouts.py", "current_extra_env_info = env_output.metadata[0]", "pass",
+    ),
+    (
+        f"{ROLLOUTS}.calculate_rewards", "rollout_episode", {"turns": 2, "max_tokens": 100},
+        "nemo_rl/experience/rollouts.py", "reward_dict[name][active_indices] += r", "reward_dict[name] += r",
+    ),
+    (
+        f"{ENVIRONMENTS}.math_environment.HFVerifyWorker.verify", "rule_reward", {},
+        "nemo_rl/environments/math_environment.py", "score = float(ret_score)", "score = float(not ret_score)",
+    ),
+    (
+        f"{ENVIRONMENTS}.code_jaccard_environment.CodeJaccardEnvironment.step", "rule_reward", {},
+        "nemo_rl/environments/code_jaccard_environment.py", "self.workers[i].verify.remote(\n                chunk,",
+        "self.workers[i].verify.remote(\n                chunk[::-1],",
     ),
     (
         "openrlhf.models.loss.PolicyLoss.forward", "importance_weight", {"level": "token", **BOUNDS},

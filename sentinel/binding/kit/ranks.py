@@ -233,6 +233,7 @@ class _OnCpu:
         **dict.fromkeys(("max_memory_reserved", "max_memory_allocated"), lambda: 0),
         mem_get_info=lambda: (1 << 30, 1 << 31),
         get_device_name=lambda *_: "cpu",
+        current_device=lambda: "cpu",
         nvtx=StandInNamespace(range_push=lambda _: None, range_pop=lambda: None),
     )
 
