@@ -27,6 +27,7 @@ SYNC = "nemo_rl.algorithms.grpo_sync.grpo_train_sync"
 MODELS, MEGATRON = "nemo_rl.distributed.model_utils", "nemo_rl.models.megatron.data"
 CROSSED = "nemo_rl.algorithms.loss.loss_functions.CrossTokenizerDistillationLossFn"
 ROLLOUTS, ENVIRONMENTS = "nemo_rl.experience.rollouts", "nemo_rl.environments"
+COLLECTOR = "nemo_rl.algorithms.async_utils.trajectory_collector.AsyncTrajectoryCollector"
 BOUNDS = {"mode": "mask", "threshold_low": 0.9, "threshold_high": 1.25}
 MAKER = "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker.compute_advantages_and_returns"
 AGENT = "openrlhf.utils.agent"
@@ -177,6 +178,20 @@ CASES: tuple[tuple[str, str, Mapping[str, Any], str, str, str], ...] = (
         f"{ENVIRONMENTS}.code_jaccard_environment.CodeJaccardEnvironment.step", "rule_reward", {},
         "nemo_rl/environments/code_jaccard_environment.py", "self.workers[i].verify.remote(\n                chunk,",
         "self.workers[i].verify.remote(\n                chunk[::-1],",
+    ),
+    (
+        "nemo_rl.models.value.lm_value.Value.get_values", "recomputed_log_probs", {"max_tokens_per_microbatch": 8},
+        "nemo_rl/models/value/lm_value.py", "values.reorder_data(unsorted_data_indices)", "pass",
+    ),
+    (
+        f"{COLLECTOR}._compute_teacher_logprobs", "recomputed_log_probs", {},
+        "nemo_rl/algorithms/async_utils/trajectory_collector.py", "result[indices] = logprobs",
+        "result[sorted(indices, reverse=True)] = logprobs",
+    ),
+    (
+        "nemo_rl.data.multimodal_utils.PackedTensor._row_segment_indices", "row_surgery", {"count": 3},
+        "nemo_rl/data/multimodal_utils.py", "segment_indices.append(physical_remap[physical_index])",
+        "segment_indices.append(0)",
     ),
     (
         "openrlhf.models.loss.PolicyLoss.forward", "importance_weight", {"level": "token", **BOUNDS},
