@@ -287,6 +287,30 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": value_loss, "clip_fraction": clipped}
 
 
+def _report_critic(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the critic's metrics that NeMo-RL reports for a step of several microbatches, of one row each.
+
+    Rows without valid tokens are in the first microbatch, because a microbatch without tokens reports 0 as its minimum.
+    """
+    losses, mask = boundary.imported[LOSSES], inputs["response_mask"]
+    loss = losses.MseValueLossFn(losses.MseValueLossConfig(cliprange=None))
+    columns = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
+    if not (mask != 0).any():
+        raise AbsentError("a step without valid tokens has no mean")
+    filled = [row for row, flag in enumerate((mask != 0).any(-1).tolist()) if flag]
+    parts = [[filled[0], *(row for row in range(len(mask)) if row not in filled)], *([row] for row in filled[1:])]
+    metrics: dict[str, list[float]] = {}
+    for rows in parts:
+        batch = boundary.imported[BATCHES].BatchedDataDict({name: column[rows] for name, column in columns.items()})
+        for name, value in loss(batch["values"], batch, len(mask), (mask != 0).sum())[1].items():
+            metrics.setdefault(name, []).append(value)
+    none = torch.tensor(0.0)
+    made = boundary.function({"all_mb_metrics": metrics, "grad_norm": none, "loss": none})
+    names = {"returns_mean": "returns_mean", **{f"values_{name}": f"values_{name}" for name in ("mean", "min", "max")}}
+    reported = {ours: made[f"critic/{name}"] for ours, name in names.items()}
+    return {"explained_variance": made["critic/explained_var"], **reported}
+
+
 def _distil(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute NeMo-RL's distillation loss from the student's logits and the teacher's top-k logits."""
     mask, losses, beta = inputs["response_mask"], boundary.imported[LOSSES], inputs["beta"]
@@ -439,6 +463,13 @@ BINDINGS = (
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),
         ),
+    ),
+    *(
+        Binding(
+            f"{ALGORITHMS}.ppo._compute_critic_metrics", contract, call=_report_critic, imports=(LOSSES, BATCHES),
+            requires=(f"{ALGORITHMS}.ppo._compute_critic_metrics", f"{LOSSES}.MseValueLossFn"),
+        )
+        for contract in ("explained_variance", "batch_report")
     ),
     Binding(f"{PREPARED}.prepare_loss_input", "call", call=_top_k_loss, imports=(LOSSES, BATCHES, SAMPLING)),
 )  # fmt: skip
