@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
@@ -70,10 +71,15 @@ def _call_wrapper(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: 
         boundary.imported[PREPARED],
     )
 
+    # With two tokens, top_k=2 keeps all tokens, so that the loss does not change.
+    params = getattr(prepares, "TrainingSamplingParams", None)
+    keeps_all = {"sampling_params": params(top_k=2)} if params else {}
+
     def work(_: int) -> Any:
         if boundary.owner is None:
             names = {"next_token_logits": logits, "data": batch, "loss_fn": loss}
-            return boundary.invoke({}, **names, prepare_fn=prepares.prepare_loss_input, **counts)
+            prepare = partial(prepares.prepare_loss_input, **keeps_all)
+            return boundary.invoke({}, **names, prepare_fn=prepare, **counts)
         ends, prepare, ranks = torch.arange(len(logits) + 1) * logits.shape[1], prepares.prepare_loss_input, {}
         if "Fusion" in boundary.path:
             prepare, ranks = prepares.prepare_packed_loss_input, {"vocab_parallel_rank": 0, "vocab_parallel_group": 0}
