@@ -31,7 +31,20 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import alignment, containers, objectives, planes, rewards, runs, workers
+from . import (
+    alignment,
+    buffers,
+    containers,
+    conversations,
+    crossed,
+    objectives,
+    packing,
+    parallel,
+    planes,
+    rewards,
+    runs,
+    workers,
+)
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, SAMPLING, Options, Words, configured, message
 
 _UTILS, _GRPO, _ESTIMATORS = (f"{ALGORITHMS}.{name}" for name in ("utils", "grpo", "advantage_estimator"))
@@ -523,6 +536,8 @@ def _score(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
     Each sequence begins with a one-token prompt. The logits at its last position predict no token.
     """
+    if inputs["context_parallel_size"] > 1:
+        return parallel.score_windows(boundary, inputs, chunked=way in ("chunks", "alone"))
     module, logits = boundary.imported[_PARALLEL], inputs["logits"]
     size, ids = logits.shape[-1], kit.prepend_prompt(inputs["token_ids"])
     filters = {"top_k": inputs["top_k"] and min(inputs["top_k"], size), "top_p": inputs["top_p"]}
@@ -551,8 +566,6 @@ def _score(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         if way == "alone":
             chosen.setdefault("sampling_params", boundary.imported[SAMPLING].TrainingSamplingParams(top_k=size))
             values = module.get_next_token_logprobs_from_logits(ids, whole, **chosen)
-        elif way == "columns":
-            values = module.vocab_parallel_log_softmax(whole, 1.0)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
         else:
             values = kit.score_by_vocabulary(whole, score)[0]
     if way == "entropy":
@@ -588,7 +601,7 @@ _SCORED = (
             path, "token_log_probs", call=partial(_score, way), imports=(_PARALLEL, SAMPLING),
             stand_ins=(_TWO_RANKS,), requires=(path, f"{_PARALLEL}.get_next_token_logprobs_from_logits"),
             fixed={"temperature": 1.0, "with_entropy": way == "entropy", "entropy_of": "sampled"},
-            accepts=_FILTERS if way in ("whole", "chunks", "alone") else {},
+            accepts={**_FILTERS, "context_parallel_size": (1, 1, 2)} if way in ("whole", "chunks", "alone") else {},
         )
         for path, way in (
             (f"{_PARALLEL}.from_parallel_logits_to_logprobs", "whole"),
@@ -601,8 +614,7 @@ _SCORED = (
             *((f"{_PARALLEL}.ChunkedDistributedLogprob.{one}", "chunks") for one in ("forward", "backward")),
             (f"{_PARALLEL}.ChunkedDistributedEntropy.forward", "entropy"),
             *((f"{_PARALLEL}.ChunkedDistributedGatherLogprob.{one}", "gathered") for one in ("forward", "backward")),
-            (f"{_PARALLEL}.get_next_token_logprobs_from_logits", "alone"),
-            (f"{_PARALLEL}.vocab_parallel_log_softmax", "columns"), (f"{SAMPLING}.apply_top_k_top_p", "alone"),
+            (f"{_PARALLEL}.get_next_token_logprobs_from_logits", "alone"), (f"{SAMPLING}.apply_top_k_top_p", "alone"),
         )
     ),
     Binding(
@@ -940,6 +952,11 @@ _BINDINGS = (
     *_ADVANTAGES,
     *_MESSAGES,
     *containers.BINDINGS,
+    *parallel.BINDINGS,
+    *conversations.BINDINGS,
+    *crossed.BINDINGS,
+    *packing.BINDINGS,
+    *buffers.BINDINGS,
     *rewards.BINDINGS,
     *_CALLS,
     *alignment.BINDINGS,

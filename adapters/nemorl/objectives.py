@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
@@ -10,6 +11,8 @@ from sentinel.binding import kit
 from sentinel.binding.families import IMPORTANCE_WEIGHT, PREFERENCE_LOSS, RANKS, aggregated, policy_loss
 from sentinel.binding.kit import torch
 
+from . import parallel
+from .parallel import PARALLEL
 from .shared import ALGORITHMS, BATCHES, LOSSES, MAIN, PREPARED, SAMPLING, configured
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
@@ -68,10 +71,15 @@ def _call_wrapper(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: 
         boundary.imported[PREPARED],
     )
 
+    # With two tokens, top_k=2 keeps all tokens, so that the loss does not change.
+    params = getattr(prepares, "TrainingSamplingParams", None)
+    keeps_all = {"sampling_params": params(top_k=2)} if params else {}
+
     def work(_: int) -> Any:
         if boundary.owner is None:
             names = {"next_token_logits": logits, "data": batch, "loss_fn": loss}
-            return boundary.invoke({}, **names, prepare_fn=prepares.prepare_loss_input, **counts)
+            prepare = partial(prepares.prepare_loss_input, **keeps_all)
+            return boundary.invoke({}, **names, prepare_fn=prepare, **counts)
         ends, prepare, ranks = torch.arange(len(logits) + 1) * logits.shape[1], prepares.prepare_loss_input, {}
         if "Fusion" in boundary.path:
             prepare, ranks = prepares.prepare_packed_loss_input, {"vocab_parallel_rank": 0, "vocab_parallel_group": 0}
@@ -235,9 +243,19 @@ def _draft_divergence(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     """Return the divergence of a draft model: NeMo-RL's cross entropy minus the teacher's entropy."""
     mask, teacher, count = inputs["response_mask"], inputs["teacher_logits"], _count(inputs)
     data = {"sample_mask": _rows(mask)}
-    loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
     entropy = (torch.distributions.Categorical(logits=teacher).entropy() * (mask != 0)).sum() / (count + 1e-8)
-    return {"loss": loss - entropy}
+    ranks = inputs["vocabulary_ranks"]
+    if ranks == 1 or teacher.shape[-1] % ranks:
+        loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
+        return {"loss": loss - entropy}
+
+    def work(own: Any, place: Any) -> tuple[Any, Any]:
+        share = teacher.chunk(ranks, -1)[place.part].clone()
+        total = boundary.function(boundary.owner(place.tp_group), share, own, mask, data, None, count)
+        return total, total
+
+    total, [gradient] = parallel.on_shards(boundary.imported[PARALLEL], [inputs["logits"]], 1, work, ranks)
+    return {"loss": kit.attach_gradient(float(total - entropy), inputs["logits"], gradient)}
 
 
 def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,6 +293,30 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": value_loss, "clip_fraction": clipped}
 
 
+def _report_critic(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the critic's metrics that NeMo-RL reports for a step of several microbatches, of one row each.
+
+    Rows without valid tokens are in the first microbatch, because a microbatch without tokens reports 0 as its minimum.
+    """
+    losses, mask = boundary.imported[LOSSES], inputs["response_mask"]
+    loss = losses.MseValueLossFn(losses.MseValueLossConfig(cliprange=None))
+    columns = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
+    if not (mask != 0).any():
+        raise AbsentError("a step without valid tokens has no mean")
+    filled = [row for row, flag in enumerate((mask != 0).any(-1).tolist()) if flag]
+    parts = [[filled[0], *(row for row in range(len(mask)) if row not in filled)], *([row] for row in filled[1:])]
+    metrics: dict[str, list[float]] = {}
+    for rows in parts:
+        batch = boundary.imported[BATCHES].BatchedDataDict({name: column[rows] for name, column in columns.items()})
+        for name, value in loss(batch["values"], batch, len(mask), (mask != 0).sum())[1].items():
+            metrics.setdefault(name, []).append(value)
+    none = torch.tensor(0.0)
+    made = boundary.function({"all_mb_metrics": metrics, "grad_norm": none, "loss": none})
+    names = {"returns_mean": "returns_mean", **{f"values_{name}": f"values_{name}" for name in ("mean", "min", "max")}}
+    reported = {ours: made[f"critic/{name}"] for ours, name in names.items()}
+    return {"explained_variance": made["critic/explained_var"], **reported}
+
+
 def _distil(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute NeMo-RL's distillation loss from the student's logits and the teacher's top-k logits."""
     mask, losses, beta = inputs["response_mask"], boundary.imported[LOSSES], inputs["beta"]
@@ -296,19 +338,20 @@ def _distil(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     counts = {"global_valid_seqs": _rows(mask).sum(), "global_valid_toks": _count(inputs)}
     prepare, ranks = boundary.imported[PREPARED].prepare_loss_input, inputs["vocabulary_ranks"]
-    if ranks == 1 or whole.shape[-1] % ranks:
+    windows = inputs["context_parallel_size"]
+    if windows == 1 and (ranks == 1 or whole.shape[-1] % ranks):
         made, data = prepare(whole, data, loss)
         return {"loss": loss(data=data, **counts, **made)[0]}
 
-    def work(rank: int) -> Any:
-        own = whole.detach().chunk(ranks, -1)[rank].clone().requires_grad_()
-        made, batch = prepare(own, data, loss, vocab_parallel_rank=rank, vocab_parallel_group=0)
+    def work(own: Any, place: Any) -> tuple[Any, Any]:
+        groups = {"vocab_parallel_group": place.tp_group, "context_parallel_group": place.cp_group}
+        made, batch = prepare(own, data, loss, vocab_parallel_rank=place.part, **groups)
         total = loss(data=batch, **counts, **made)[0]
-        return float(total), torch.autograd.grad(total, own)[0]
+        return total, total
 
-    answers = kit.on_ranks(ranks, work)
-    gradient = torch.cat([slope for _, slope in answers], -1)
-    return {"loss": kit.attach_gradient(answers[0][0], whole, gradient)}
+    sequences = [parallel.pad(whole, 2 * windows)]
+    total, [gradient] = parallel.on_shards(boundary.imported[PARALLEL], sequences, windows, work, ranks)
+    return {"loss": kit.attach_gradient(float(total), whole, gradient[:, : whole.shape[1]])}
 
 
 def _top_k_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,13 +408,14 @@ BINDINGS = (
     ),
     *(
         Binding(
-            path, "distillation_loss", call=_distil, fixed={"temperature": 1.0}, imports=(LOSSES, BATCHES, PREPARED),
+            path, "distillation_loss", call=_distil, fixed={"temperature": 1.0},
+            imports=(LOSSES, BATCHES, PREPARED, PARALLEL),
             requires=(PREPARED,),
             accepts={
                 "beta": (0.0, 1.0, 0.5, 0.25), "top_k": (None, 2), "outside": (None, -100.0),
-                "vocabulary_ranks": (1, 2),
+                "vocabulary_ranks": (1, 2), "context_parallel_size": (1, 1, 2),
             },
-            stand_ins=(RANKS,),
+            stand_ins=(parallel.SHARDS,),
             dialects=(
                 Dialect(
                     "mixture", "divergences", "the mixed loss is a weighted sum of both divergences",
@@ -411,7 +455,8 @@ BINDINGS = (
     ),
     Binding(
         f"{LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_draft_divergence,
-        fixed={"temperature": 1.0, "beta": 0.0},
+        fixed={"temperature": 1.0, "beta": 0.0}, imports=(PARALLEL,), stand_ins=(RANKS,),
+        accepts={"vocabulary_ranks": (1, 2)},
     ),
     Binding(
         f"{LOSSES}.DPOLossFn.__call__", "preference_loss", call=_dpo_loss, imports=(BATCHES,),
@@ -424,6 +469,13 @@ BINDINGS = (
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),
         ),
+    ),
+    *(
+        Binding(
+            f"{ALGORITHMS}.ppo._compute_critic_metrics", contract, call=_report_critic, imports=(LOSSES, BATCHES),
+            requires=(f"{ALGORITHMS}.ppo._compute_critic_metrics", f"{LOSSES}.MseValueLossFn"),
+        )
+        for contract in ("explained_variance", "batch_report")
     ),
     Binding(f"{PREPARED}.prepare_loss_input", "call", call=_top_k_loss, imports=(LOSSES, BATCHES, SAMPLING)),
 )  # fmt: skip

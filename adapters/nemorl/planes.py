@@ -24,7 +24,7 @@ _METHODS = (
 )  # fmt: skip
 
 
-class _Store:
+class Store:
     """A stand-in for TransferQueue that stores each sample's columns in memory."""
 
     def __init__(self, codec: Any) -> None:
@@ -52,10 +52,17 @@ class _Store:
 
     def clear_samples(self, sample_ids: Sequence[str], partition_id: str) -> None:
         for key in sample_ids:
-            del self._samples[partition_id, key]
+            self._samples.pop((partition_id, key), None)
+
+    def row(self, partition_id: str, sample_id: str) -> Any:
+        """Return the columns of a sample, or None if the store does not have it."""
+        return self._samples.get((partition_id, sample_id))
+
+    def count(self) -> int:
+        return len(self._samples)
 
 
-def _make_worker(mixin: Any, run: Any, store: _Store) -> Any:
+def _make_worker(mixin: Any, run: Any, store: Store) -> Any:
     """Make a worker with NeMo-RL's methods that read and write the store. The stand-in ``run`` computes the results."""
 
     class Worker(mixin):  # type: ignore[misc]
@@ -80,7 +87,7 @@ def _make_worker(mixin: Any, run: Any, store: _Store) -> Any:
     return Worker()
 
 
-def _add_store_methods(boundary: Any, run: Any, config: Any, store: _Store) -> None:
+def _add_store_methods(boundary: Any, run: Any, config: Any, store: Store) -> None:
     """Add NeMo-RL's methods that read and write the store to ``run``, the stand-in for the policy."""
     worker = _make_worker(boundary.imported[_MIXIN].TQWorkerMixin, run, store)
 
@@ -105,9 +112,9 @@ def _add_store_methods(boundary: Any, run: Any, config: Any, store: _Store) -> N
 
 
 def _ran(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the training loop with :class:`_Store` in place of TransferQueue, and with numbers as names of samples."""
+    """Run the training loop with :class:`Store` in place of TransferQueue, and with numbers as names of samples."""
     imported, module = boundary.imported, boundary.module
-    store, names, actor = _Store(imported[_CODEC]), count(), imported[_ACTOR]
+    store, names, actor = Store(imported[_CODEC]), count(), imported[_ACTOR]
 
     def train(**named: Any) -> None:
         run, config = named["policy"], named["master_config"]

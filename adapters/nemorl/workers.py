@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -299,10 +299,141 @@ def _score_by_top_k(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": known.log_softmax(-1).gather(-1, inputs["token_ids"][..., None])[..., 0], "entropy": None}
 
 
+def _worker_of(boundary: Any) -> Any:
+    """Return what a boundary of NeMo-RL's worker would have, for a boundary of the driver that calls this worker."""
+    path = _CRITIC if "Value" in boundary.path else _SECOND
+    module, _, name = path.rpartition(".")
+    there = {"imported": boundary.imported, "path": path, "module": boundary.imported[module]}
+    return kit.stand_in(owner=getattr(boundary.imported[module], name), **there)
+
+
+def _make_driver(
+    kind: Any, worker: Any, inputs: Mapping[str, Any], ranks: int, makes: Callable[[Any], Any]
+) -> tuple[Any, list[Any]]:
+    """Make NeMo-RL's driver of workers without running its constructor. Return it with the workers of its ranks."""
+    workers = [_make_worker(worker, inputs, ranks, makes) for _ in range(ranks)]
+    for one in workers:
+        one.use_reference_model = nullcontext
+
+    def run(name: str, data: Sequence[Any], common_kwargs: Any = None, **_: Any) -> list[Any]:
+        ask = getattr(worker.owner, name)
+        return _run_on_ranks(worker, ranks, lambda rank: ask(workers[rank], data=data[rank], **(common_kwargs or {})))
+
+    split, budget = _split_options(inputs), dict.fromkeys(("logprob_mb_tokens", "train_mb_tokens"), 0)
+    for options in split.values():
+        budget = dict.fromkeys(budget, options[_BUDGET])
+    sizes = {"train_global_batch_size": len(inputs["response_mask"]), "train_micro_batch_size": None}
+    # NeMo-RL packs the whole batch of a rank into microbatches of one packed row.
+    sizes["train_micro_batch_size"] = inputs["micro_batch_size"] or sizes["train_global_batch_size"] // ranks
+    driver = kit.make_unbuilt(
+        kind, **split, cfg={**sizes, "dynamic_batching": budget, "sequence_packing": budget}, flops_tracker=None,
+        use_dynamic_batches="dynamic_batching_args" in split, use_sequence_packing="sequence_packing_args" in split,
+        sharding_annotations=kit.stand_in(get_axis_size=lambda _: ranks), debug_payload_metrics=False,
+        worker_group=kit.bookkeeping(run_all_workers_sharded_data=run, get_all_worker_results=kit.return_first),
+        sequence_length_pad_multiple=1, _micro_batch_size=None,
+    )  # fmt: skip
+    return driver, workers
+
+
+def _drive_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Update the policy with NeMo-RL's driver, which splits the batch over the workers of the data-parallel ranks."""
+    losses, mask, old = boundary.imported[LOSSES], inputs["response_mask"], inputs["old_log_probs"]
+    if ((inputs["log_probs"] - old).abs() * (mask != 0)).max() > _LARGEST:
+        raise AbsentError("NeMo-RL's loss overflows: a known bug, NEMORL-PPO-OVERFLOWED-RATIO-NAN-GRADIENT")
+    batch = _make_batch(boundary, inputs, advantages=inputs["advantages"], prev_logprobs=old, generation_logprobs=old)
+    options = {"ratio_clip_min": inputs["eps_clip_low"], "ratio_clip_max": inputs["eps_clip_high"]}
+    options |= {"ratio_clip_c": inputs["dual_clip"], "reference_policy_kl_penalty": 0.0}
+    config = losses.ClippedPGLossConfig(**options, token_level_loss=inputs["loss_agg_mode"] == "token-mean")
+    ranks, worker = inputs["dp_size"] or 1, _worker_of(boundary)
+    driver, workers = _make_driver(boundary.owner, worker, inputs, ranks, _make_policy)
+    report = boundary.function(driver, batch, losses.ClippedPGLossFn(config))
+    gradient = sum(one.optimizer.gradient for one in workers)[:, 1:-1] / ranks
+    return {"gradient": gradient, "pg_loss": report["loss"].sum(), "kl_loss": None}
+
+
+def _drive_critic(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    losses = boundary.imported[LOSSES]
+    batch = _make_batch(boundary, inputs, values=inputs["values"], returns=inputs["returns"])
+    loss = losses.MseValueLossFn(losses.MseValueLossConfig(cliprange=inputs["cliprange_value"]))
+    ranks = 1 if len(batch["input_ids"]) % 2 else 2
+    whole = {**inputs, "log_probs": inputs["vpreds"], "micro_batch_size": None, _BUDGET: None}
+    driver, workers = _make_driver(boundary.owner, _worker_of(boundary), whole, ranks, _make_critic)
+    report = boundary.function(driver, batch, loss)
+    gradient = sum(one.optimizer.gradient for one in workers)[:, 1:-1] / ranks
+    return {"loss": kit.attach_gradient(report["loss"].sum(), inputs["vpreds"], gradient)}
+
+
+def _drive_forward(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs or values with NeMo-RL's driver, which splits the batch over ranks and restores its order."""
+    batch, worker = _make_batch(boundary, inputs), _worker_of(boundary)
+    if "Value" in boundary.path and _packs(inputs):
+        raise AbsentError(
+            "NeMo-RL's worker returns packed values as one row; the contract needs a row for each sequence"
+        )
+    if "Teacher" in boundary.path:  # it has no dynamic batches
+        inputs = {**inputs, "micro_batch_size": inputs["micro_batch_size"] or 1}
+    ranks, makes = 1 if len(batch["input_ids"]) % 2 else 2, _make_critic if "Value" in boundary.path else _make_policy
+    driver, _ = _make_driver(boundary.owner, worker, inputs, ranks, makes)
+    made = boundary.function(driver, batch) if "_shard" not in boundary.path else driver.get_logprobs(batch)
+    (values,) = (made[name] for name in ("values", "logprobs", "reference_logprobs") if name in made)
+    return {"log_probs": values[:, 1:]}
+
+
+class _Immediately:
+    """A stand-in for a thread pool, which calls each function at once."""
+
+    def __init__(self, max_workers: int) -> None:
+        self.workers = max_workers
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """Do nothing, because all calls have returned."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return _Done(function(*arguments))
+
+
+class _Done:
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def result(self) -> Any:
+        return self._value
+
+
+def _ask_teachers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute teachers' log-probs with NeMo-RL's collector. Two of three agents have the same teacher."""
+    batch, worker, kind = _make_batch(boundary, inputs), _worker_of(boundary), boundary.imported[_TEACHERS]
+    rows = len(batch["input_ids"])
+    names = [("a", "b", "c")[row % 3] for row in range(rows)]
+    teachers = {}
+    for place, name in enumerate(("a", "c")):
+        whole = {**inputs, "log_probs": inputs["log_probs"] - place, "micro_batch_size": 1}
+        teachers[name], _ = _make_driver(kind.TeacherWorkerGroup, worker, whole, 2, _make_policy)
+    collector = kit.make_unbuilt(
+        boundary.owner, teacher_worker_groups=teachers, alias_to_group_alias={"a": "a", "b": "a", "c": "c"},
+        on_policy_distillation_cfg={
+            "teacher_model_by_agent_name": {"a": "one", "b": "one"}, "default_teacher_alias": "c",
+        },
+        _teacher_locks={name: nullcontext() for name in teachers},
+    )  # fmt: skip
+    pool = kit.stand_in(ThreadPoolExecutor=_Immediately, as_completed=list)
+    with kit.swap(boundary.module, "concurrent", kit.stand_in(futures=pool)):
+        made, _ = boundary.function(collector, batch["input_ids"], [{"name": name} for name in names],
+                                    batch["input_lengths"])  # fmt: skip
+    offset = torch.tensor([float(name == "c") for name in names])[:, None]
+    return {"log_probs": made[:, 1:] + offset}
+
+
 _MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens")
 _MESH = StandIn("meshes, optimizer, timer", "one device per rank; the optimizer adds up gradients")
 _FIRST, _SECOND = f"{_V1}.DTensorPolicyWorkerImpl", f"{_V2}.DTensorPolicyWorkerV2Impl"
 _CRITIC = f"{_VALUES}.DTensorValueWorkerV2Impl"
+_DRIVER, _VALUE_DRIVER = "nemo_rl.models.policy.lm_policy.Policy", "nemo_rl.models.value.lm_value.Value"
+_TEACHERS = "nemo_rl.models.policy.teacher_worker_group"
+_COLLECTOR = f"{ALGORITHMS}.async_utils.trajectory_collector.AsyncTrajectoryCollector"
 _THIRD = f"{_MCORE}.MegatronPolicyWorkerImpl"
 _MCORE_CRITIC = "nemo_rl.models.value.workers.megatron_value_worker.MegatronValueWorkerImpl"
 
@@ -316,14 +447,43 @@ def _common(path: str) -> dict[str, Any]:
     }
 
 
+def _of_driver(path: str, *imports: str) -> dict[str, Any]:
+    common = _common(path)
+    return {**common, "imports": (*common["imports"], _V2, _VALUES, *imports), "requires": (*common["requires"], path)}
+
+
+_NO_KL: Mapping[str, Any] = {
+    **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
+    **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
+}  # fmt: skip
 BINDINGS = (
+    Binding(
+        f"{_DRIVER}.train", "policy_update", call=_drive_policy, fixed=_NO_KL, **_of_driver(f"{_DRIVER}.train"),
+        accepts={"dual_clip": (None, 3.0), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
+    ),
+    Binding(
+        f"{_VALUE_DRIVER}.train", "value_loss", call=_drive_critic, fixed=aggregated("token-mean"),
+        **_of_driver(f"{_VALUE_DRIVER}.train"),
+        dialects=(
+            Dialect("factor", 0.5, "the loss is half the squared error", f"{MAIN}/algorithms/loss/loss_functions.py"),
+        ),
+    ),
+    *(
+        Binding(path, "recomputed_log_probs", call=_drive_forward, fixed={"entropies": None}, **_of_driver(path))
+        for path in (
+            f"{_DRIVER}.get_logprobs", f"{_DRIVER}.get_reference_policy_logprobs", f"{_DRIVER}._shard_for_logprob",
+            f"{_VALUE_DRIVER}.get_values", f"{_TEACHERS}.TeacherWorkerGroup.get_logprobs",
+        )
+    ),
+    Binding(
+        f"{_COLLECTOR}._compute_teacher_logprobs", "recomputed_log_probs", call=_ask_teachers,
+        fixed={"entropies": None, "micro_batch_size": None},
+        **_of_driver(f"{_COLLECTOR}._compute_teacher_logprobs", _TEACHERS),
+    ),
     *(
         Binding(
             f"{path}.train", "policy_update", call=_update_policy, **_common(path),
-            fixed={
-                **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
-                **dict.fromkeys(("kl_coef", "entropy_coef"), 0.0),
-            },
+            fixed=_NO_KL,
             accepts={"dual_clip": (None, 3.0), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
         )
         for path in (_FIRST, _SECOND, _THIRD)

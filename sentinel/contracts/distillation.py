@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sentinel.contracts.aggregation import cut_token_mean, differentiated
+from sentinel.contracts.aggregation import CONTEXT_PARALLEL, cut_token_mean, differentiated
 from sentinel.contracts.contract import (
     Choose,
     Contract,
@@ -112,6 +112,7 @@ DISTILLATION_LOSS = Contract(
             default=None,
         ),
         Input("vocabulary_ranks", "integer", "ranks over which the student's vocabulary is split", default=1),
+        CONTEXT_PARALLEL,
         dialect(
             "mixture",
             "distributions",

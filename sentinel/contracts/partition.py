@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sentinel.contracts.aggregation import with_a_token
-from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input, Observed, drawn, per_token, rule
+from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input, Observed, dialect, drawn, per_token, rule
 from sentinel.values.lazy import torch
+from sentinel.values.literals import tensor
 
 # -- balanced partition ------------------------------------------------------------------------------------------------
 
@@ -134,22 +135,115 @@ def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: 
         "excess": float(max(largest - inputs["max_tokens_per_microbatch"], 0)),
         "microbatches": len(parts),
         "uneven": len(parts) % inputs.get("stages", 1),
+        "short": max(inputs.get("least", 1) - sum(map(bool, parts)), 0),
+        "contents": torch.tensor(_contents(parts, lengths.tolist(), inputs), dtype=torch.int64),
     }
 
 
+def _contents(parts: Sequence[Sequence[int]], lengths: Sequence[int], inputs: Mapping[str, Any]) -> list[int]:
+    """Return the lengths of each microbatch's rows, and 0 after each microbatch, if an algorithm defines them.
+
+    With worst fit, two microbatches may be equally empty. Then only the tokens of the microbatches are defined.
+    """
+    contents = []
+    for part in parts if _is_defined(inputs) else ():
+        own = sorted((lengths[row] for row in part), reverse=True)
+        unique = inputs["leftovers"] == "first_fit" or 2 * max(own, default=0) > inputs["max_tokens_per_microbatch"]
+        contents.append(own if unique else [sum(own)])
+    return [number for own in sorted(contents) for number in (*own, 0)]
+
+
+def _is_defined(inputs: Mapping[str, Any]) -> bool:
+    """Return True if an algorithm defines the microbatches, and no minimum or multiple changes their number."""
+    return inputs.get("algorithm", "any") != "any" and inputs["stages"] == 1 and inputs["least"] == 1
+
+
 def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a valid packing: each row has a microbatch of its own, so no part exceeds the budget."""
-    return {"parts": [[row] for row in range(len(inputs["attention_mask"]))]}
+    """Return the packing of the algorithm, or a valid one: each row has a microbatch of its own, so no part exceeds the
+    budget."""
+    if not _is_defined(inputs):
+        return {"parts": [[row] for row in range(len(inputs["attention_mask"]))]}
+    lengths, room = (inputs["attention_mask"] != 0).sum(-1).tolist(), inputs["max_tokens_per_microbatch"]
+    rows = list(range(len(lengths)))
+    if inputs["algorithm"] == "next_fit":
+        parts: list[list[int]] = [[]]
+        for row in rows:
+            if sum(lengths[each] for each in parts[-1]) + lengths[row] > room:
+                parts.append([])
+            parts[-1].append(row)
+        return {"parts": parts}
+    rows.sort(key=lambda row: -lengths[row])
+    if inputs["algorithm"] == "first_fit_decreasing":
+        return {"parts": _fit_first(rows, lengths, room)}
+    return {"parts": _fit_by_size(rows, lengths, room, inputs["leftovers"] == "worst_fit")}
+
+
+def _fit_first(rows: Sequence[int], lengths: Sequence[int], room: int, worst: bool = False) -> list[list[int]]:
+    """Put each row into the first part that has room, or into the one with the most room if ``worst`` is True."""
+    parts: list[list[int]] = []
+    for row in rows:
+        free = [room - sum(lengths[each] for each in part) for part in parts]
+        fitting = [place for place, left in enumerate(free) if left >= lengths[row]]
+        if not fitting:
+            parts.append([row])
+        else:
+            parts[max(fitting, key=lambda place: free[place]) if worst else fitting[0]].append(row)
+    return parts
+
+
+def _fit_by_size(rows: Sequence[int], lengths: Sequence[int], room: int, worst: bool) -> list[list[int]]:
+    """Pack rows, from long to short, as modified first fit decreasing does (Johnson and Garey 1985, section 2).
+
+    Each row above half of the budget has a part. These parts get a row above a third each, from the fullest part to the
+    emptiest; parts without such a row get two rows above a sixth, in reverse order. Then other rows fill them.
+    """
+    parts = [[row] for row in rows if 2 * lengths[row] > room]
+    rest = [row for row in rows if 2 * lengths[row] <= room]
+
+    def free(part: Sequence[int]) -> int:
+        return room - sum(lengths[row] for row in part)
+
+    def take(part: list[int], candidates: Sequence[int]) -> None:
+        row = next(row for row in candidates if lengths[row] <= free(part))
+        part.append(row)
+        rest.remove(row)
+
+    for part in parts:
+        medium = [row for row in rest if 3 * lengths[row] > room]
+        if medium and lengths[medium[-1]] <= free(part):
+            take(part, medium)
+    for part in [part for part in reversed(parts) if len(part) == 1]:
+        small = [row for row in rest if room < 6 * lengths[row] <= 2 * room]
+        if len(small) > 1 and lengths[small[-1]] + lengths[small[-2]] <= free(part):
+            take(part, small[-1:])
+            take(part, small[:-1])
+    for part in parts:
+        while rest and lengths[rest[-1]] <= free(part):
+            take(part, rest)
+    return parts + _fit_first(rest, lengths, room, worst)
 
 
 def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     """Make at least one token of each row valid, and the budget at least as large as the longest row. The number of
-    rows is a multiple of the number of stages.
+    rows is a multiple of the number of stages. An algorithm gets more rows, of very different lengths.
     """
+    if inputs["algorithm"] != "any":
+        room, count = choose.one_of((24, 18, 12)), choose.integer(3, 9)
+        if choose.integer(0, 1):  # a third of the budget, and a little more or less
+            lengths = [room // 6 + number for number in choose.integers(count, 0, room // 2)]
+        else:  # rows of a sixth to a third of the budget share microbatches with rows of half of the budget
+            longest = [room // 2 + 1 + number for number in choose.integers(choose.integer(1, 2), 0, 1)]
+            lengths = longest + [room // 6 + 1 + number for number in choose.integers(count, 0, room // 6)]
+            lengths += [1 + number for number in choose.integers(choose.integer(0, 2), 0, room // 6)]
+        lengths = [lengths[place] for place in choose.permutation(len(lengths))]
+        inputs["max_tokens_per_microbatch"] = room
+        mask = [[int(place < length) for place in range(room)] for length in lengths]
+        inputs["attention_mask"] = tensor(mask, inputs["attention_mask"].dtype)
     with_a_token(inputs, choose, "attention_mask")
     inputs["max_tokens_per_microbatch"] = max(inputs["max_tokens_per_microbatch"], inputs["attention_mask"].shape[-1])
     if inputs["attention_mask"].shape[0] % inputs["stages"]:
         inputs["stages"] = 1
+    inputs["least"] = min(inputs["least"], inputs["attention_mask"].shape[0])
     return inputs
 
 
@@ -162,12 +256,28 @@ MICROBATCH_PACKING = Contract(
         drawn("max_tokens_per_microbatch", "maximum tokens of a microbatch; no row has more", (100, 5, 6, 8), REQUIRED),
         # A search varies this input only for bindings that list its values in ``accepts``.
         Input("stages", "integer", "the number of microbatches must be a multiple of this number", default=1),
+        Input("least", "integer", "minimum number of microbatches; none of these is empty", default=1),
+        Input(
+            "algorithm",
+            "string",
+            "the algorithm of the packing: any, next_fit (a row starts a microbatch if the last one has no room), "
+            "first_fit_decreasing, modified_first_fit_decreasing (Johnson and Garey 1985)",
+            default="any",
+        ),
+        dialect(
+            "leftovers",
+            "first_fit",
+            "how modified_first_fit_decreasing packs rows that fit no microbatch of a long row: first_fit, or "
+            "worst_fit (into the emptiest microbatch)",
+        ),
     ),
     observes=(
         Observed("times", "number of microbatches that contain each row", ("batch",)),
         Observed("excess", "tokens by which the largest microbatch exceeds the budget"),
         Observed("microbatches", "number of microbatches, which need not be minimal", role="other"),
         Observed("uneven", "number of microbatches beyond a multiple of the stages"),
+        Observed("short", "number of microbatches with rows that are missing to the minimum"),
+        Observed("contents", "lengths of each microbatch's rows, if the algorithm defines them", ("rows",)),
     ),
     measure=_measure_microbatch_packing,
     oracle=_oracle_microbatch_packing,

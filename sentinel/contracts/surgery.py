@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sentinel.contracts.aggregation import CONTEXT_PARALLEL
 from sentinel.contracts.contract import REQUIRED, Choose, Contract, Input, Observed, dialect, drawn, rule
 from sentinel.values.lazy import torch
 from sentinel.values.literals import Tensor, from_array
@@ -457,7 +458,10 @@ COLLATION = rule(
             "(sizes, or tokens: the sample's own length)",
             default={},
         ),
-        # A search varies this input only for bindings that list its values in ``accepts``.
+        # A search varies the following inputs only for bindings that list their values in ``accepts``.
+        CONTEXT_PARALLEL,
+        Input("multiple", "integer", "divisor of the number of tokens on a rank of a packed batch", default=1),
+        Input("total", "integer", "tokens of a packed batch; default: as few as possible", default=None),
         Input(
             "form",
             "string",
@@ -465,7 +469,6 @@ COLLATION = rule(
             "(names of files, and placeholders in the prompt), sound (videos with tracks)",
             default="plain",
         ),
-        # A search varies this input only for bindings that list its values in ``accepts``.
         Input(
             "history",
             "string",

@@ -29,6 +29,7 @@ RETURNS = {
     "policy_update": "gradient",
     "rollout": "prompt_ids, response_ids, loss_mask, asked",
     "rollout_episode": "loss_mask, cut",
+    "rollout_buffer": "taken, left",
     "rollout_collection": "taken, left",
     "router_replay": "model_calls, left_over",
     "row_surgery": "parts, metas",

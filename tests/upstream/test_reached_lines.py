@@ -24,6 +24,10 @@ DISTIL = "nemo_rl.algorithms.loss.utils.prepare_loss_input"
 GAE = "nemo_rl.algorithms.advantage_estimator.GeneralizedAdvantageEstimator.compute_advantage"
 CHUNKED = "nemo_rl.distributed.model_utils.ChunkedDistributedLogprobWithSampling.forward"
 SYNC = "nemo_rl.algorithms.grpo_sync.grpo_train_sync"
+MODELS, MEGATRON = "nemo_rl.distributed.model_utils", "nemo_rl.models.megatron.data"
+CROSSED = "nemo_rl.algorithms.loss.loss_functions.CrossTokenizerDistillationLossFn"
+ROLLOUTS, ENVIRONMENTS = "nemo_rl.experience.rollouts", "nemo_rl.environments"
+COLLECTOR = "nemo_rl.algorithms.async_utils.trajectory_collector.AsyncTrajectoryCollector"
 BOUNDS = {"mode": "mask", "threshold_low": 0.9, "threshold_high": 1.25}
 MAKER = "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker.compute_advantages_and_returns"
 AGENT = "openrlhf.utils.agent"
@@ -87,6 +91,107 @@ CASES: tuple[tuple[str, str, Mapping[str, Any], str, str, str], ...] = (
     (
         "nemo_rl.algorithms.sft.sft_train", "training_loop", {"time_limit": 2, "epochs": 2}, "nemo_rl/utils/timer.py",
         "if elapsed_time + average_iteration_time >= self", "if elapsed_time - average_iteration_time >= self",
+    ),
+    (
+        "nemo_rl.algorithms.async_utils.replay_buffer.ReplayBufferImpl.sample", "rollout_buffer",
+        {"restored": "resumed"}, "nemo_rl/algorithms/async_utils/replay_buffer.py",
+        "if target >= current_step", "if target > current_step",
+    ),
+    (
+        "nemo_rl.algorithms.async_utils.staleness_sampler.WindowedSampler.select", "rollout_buffer",
+        {"selects": "newest", "needed": 1}, "nemo_rl/algorithms/async_utils/staleness_sampler.py",
+        "current_train_weight - self._buffer.start_weight_list[i],", "self._buffer.start_weight_list[i],",
+    ),
+    (
+        "nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing",
+        {"algorithm": "modified_first_fit_decreasing"}, "nemo_rl/data/packing/algorithms.py",
+        "(self.bin_capacity - ffd_bin_sizes[0])", "(self.bin_capacity - ffd_bin_sizes[-1])",
+    ),
+    (
+        "nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", {"least": 3},
+        "nemo_rl/data/packing/algorithms.py", "target_bin_count = max(", "target_bin_count = min(",
+    ),
+    (
+        f"{MODELS}.from_parallel_logits_to_logprobs", "token_log_probs", {"context_parallel_size": 2},
+        "nemo_rl/distributed/model_utils.py", "[cp_rank, (2 * cp_size - cp_rank - 1)], device",
+        "[cp_rank, (2 * cp_size - cp_rank - 2)], device",
+    ),
+    (
+        f"{MODELS}.from_parallel_logits_to_logprobs_packed_sequences", "token_log_probs", {"context_parallel_size": 2},
+        "nemo_rl/distributed/model_utils.py", "seq_targets.roll(shifts=-1, dims=0)", "seq_targets.roll(-2, 0)",
+    ),
+    (
+        f"{MODELS}.from_parallel_hidden_states_to_logprobs", "token_log_probs", {},
+        "nemo_rl/distributed/model_utils.py", "used_grad_output = grad_output[", "used_grad_output = 2 * grad_output[",
+    ),
+    (
+        f"{MODELS}.cp_shift_next", "critic_values", {"context_parallel_size": 3}, "nemo_rl/distributed/model_utils.py",
+        "gathered[cp_rank + 1] if", "gathered[cp_rank] if",
+    ),
+    (
+        DISTIL, "distillation_loss", {"context_parallel_size": 2, "beta": 1.0, "top_k": 2, "outside": -100.0},
+        "nemo_rl/distributed/model_utils.py", "H_all = H_all[:, :-pad_len]", "H_all = H_all[:, pad_len:]",
+    ),
+    (
+        f"{MEGATRON}.process_microbatch", "collation", {"context_parallel_size": 2, "total": 48},
+        "nemo_rl/models/megatron/data.py", "running_seq_len += padded_seq_len", "running_seq_len += seq_len",
+    ),
+    (
+        f"{MEGATRON}._fill_routed_experts_padding", "collation", {}, "nemo_rl/models/megatron/data.py",
+        "padding_mask = seq_positions >= seq", "padding_mask = seq_positions > seq",
+    ),
+    (
+        "nemo_rl.models.value.workers.megatron_value_worker._unpack_value_sequences", "critic_values",
+        {"context_parallel_size": 2}, "nemo_rl/models/value/workers/megatron_value_worker.py",
+        "full[start:end] = allgather", "full[start:end] = 2 * allgather",
+    ),
+    (
+        f"{CROSSED}._compute_p_kl", "distillation_loss", {"beta": 0.0}, LOSS,
+        "proj_chunks = proj_chunks / (proj_chunks", "proj_chunks = proj_chunks / (2 * proj_chunks",
+    ),
+    (
+        f"{CROSSED}._select_teacher_kd", "distillation_loss", {"beta": 0.0}, LOSS,
+        "best = int(min(range", "best = int(max(range",
+    ),
+    (
+        f"{CROSSED}._averaged_logits_kd", "distillation_loss", {"beta": 1.0}, LOSS,
+        "f.float() * (self.teacher_weights[i] / total_w)", "f.float() * (self.teacher_weights[0] / total_w)",
+    ),
+    (
+        "nemo_rl.algorithms.x_token.loss_utils.assemble_teacher_logits_from_shards", "distillation_loss",
+        {"beta": 0.0, "context_parallel_size": 2}, "nemo_rl/algorithms/x_token/loss_utils.py",
+        "overlap_seq_start - student_seq_start,", "overlap_seq_start - teacher_seq_start,",
+    ),
+    (
+        f"{ROLLOUTS}.run_async_multi_turn_rollout", "rollout_episode", {"turns": 3, "max_tokens": 100},
+        "nemo_rl/experience/rollouts.py", "current_extra_env_info = env_output.metadata[0]", "pass",
+    ),
+    (
+        f"{ROLLOUTS}.calculate_rewards", "rollout_episode", {"turns": 2, "max_tokens": 100},
+        "nemo_rl/experience/rollouts.py", "reward_dict[name][active_indices] += r", "reward_dict[name] += r",
+    ),
+    (
+        f"{ENVIRONMENTS}.math_environment.HFVerifyWorker.verify", "rule_reward", {},
+        "nemo_rl/environments/math_environment.py", "score = float(ret_score)", "score = float(not ret_score)",
+    ),
+    (
+        f"{ENVIRONMENTS}.code_jaccard_environment.CodeJaccardEnvironment.step", "rule_reward", {},
+        "nemo_rl/environments/code_jaccard_environment.py", "self.workers[i].verify.remote(\n                chunk,",
+        "self.workers[i].verify.remote(\n                chunk[::-1],",
+    ),
+    (
+        "nemo_rl.models.value.lm_value.Value.get_values", "recomputed_log_probs", {"max_tokens_per_microbatch": 8},
+        "nemo_rl/models/value/lm_value.py", "values.reorder_data(unsorted_data_indices)", "pass",
+    ),
+    (
+        f"{COLLECTOR}._compute_teacher_logprobs", "recomputed_log_probs", {},
+        "nemo_rl/algorithms/async_utils/trajectory_collector.py", "result[indices] = logprobs",
+        "result[sorted(indices, reverse=True)] = logprobs",
+    ),
+    (
+        "nemo_rl.data.multimodal_utils.PackedTensor._row_segment_indices", "row_surgery", {"count": 3},
+        "nemo_rl/data/multimodal_utils.py", "segment_indices.append(physical_remap[physical_index])",
+        "segment_indices.append(0)",
     ),
     (
         "openrlhf.models.loss.PolicyLoss.forward", "importance_weight", {"level": "token", **BOUNDS},

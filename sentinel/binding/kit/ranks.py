@@ -128,8 +128,8 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         with torch.no_grad():  # autograd does not see a collective, so the gradient of the rank's own part remains
             tensor.copy_(total)
 
-    def all_gather(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
-        into[:] = collectives.exchange(own.rank, "all_gather", value, group)
+    def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, *_: Any, **__: Any) -> None:
+        tensor_list[:] = collectives.exchange(own.rank, "all_gather", tensor, group)
 
     def all_gather_object(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
         into[:] = collectives.exchange(own.rank, "all_gather_object", value, group)
@@ -140,6 +140,11 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         place = collectives.ranks_of(group).index(own.rank)
         into.copy_(torch.cat([part.chunk(len(parts))[place] for part in parts]))
 
+    def reduce_scatter(into: Any, value: Any, op: Any = None, group: Any = None, *_: Any, **__: Any) -> None:
+        parts = collectives.exchange(own.rank, "reduce_scatter", [one.detach().clone() for one in value], group)
+        place = collectives.ranks_of(group).index(own.rank)
+        into.copy_(sum(part[place] for part in parts))
+
     def barrier(group: Any = None, *_: Any, **__: Any) -> None:
         collectives.exchange(own.rank, "barrier", None, group)
 
@@ -148,6 +153,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         "all_gather": all_gather,
         "all_gather_object": all_gather_object,
         "all_to_all_single": all_to_all_single,
+        "reduce_scatter": reduce_scatter,
         "barrier": barrier,
         "get_rank": lambda group=None, *_, **__: collectives.ranks_of(group).index(own.rank),
         "get_world_size": lambda group=None, *_, **__: len(collectives.ranks_of(group)),
@@ -227,13 +233,14 @@ class _OnCpu:
         **dict.fromkeys(("max_memory_reserved", "max_memory_allocated"), lambda: 0),
         mem_get_info=lambda: (1 << 30, 1 << 31),
         get_device_name=lambda *_: "cpu",
+        current_device=lambda: "cpu",
         nvtx=StandInNamespace(range_push=lambda _: None, range_pop=lambda: None),
     )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
 
-    def tensor(self, value: Any, device: Any = None, **options: Any) -> Any:
+    def tensor(self, value: Any, device: Any = None, pin_memory: bool = False, **options: Any) -> Any:
         return torch.tensor(value, **options)
 
     def empty(self, *size: Any, device: Any = None, **options: Any) -> Any:
