@@ -29,7 +29,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import loops, runs
+from . import loops, models, runs
 
 _LOSS = "prime_rl.trainer.rl.loss"
 _BEFORE = "zeroband"
@@ -988,6 +988,7 @@ TARGET = Target(
             *_ROLLOUTS,
             *runs.BINDINGS,
             *loops.BINDINGS,
+            *models.BINDINGS,
         )
     ),
     no_signal=_NO_SIGNAL,

@@ -26,6 +26,7 @@ RETURNS = {
     "masked_statistics": "result",
     "microbatch_packing": "parts",
     "minibatch_iteration": "parts",
+    "model_forward": "log_probs, embedding, parameters",
     "policy_update": "gradient",
     "rollout": "prompt_ids, response_ids, loss_mask, asked",
     "rollout_episode": "loss_mask, cut",

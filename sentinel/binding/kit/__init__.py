@@ -6,6 +6,7 @@ Adapters use every name as ``kit.NAME``, whichever module of this package define
 from sentinel.binding.kit.calls import *
 from sentinel.binding.kit.configurations import *
 from sentinel.binding.kit.containers import *
+from sentinel.binding.kit.documents import *
 from sentinel.binding.kit.models import *
 from sentinel.binding.kit.objects import *
 from sentinel.binding.kit.padding import *
