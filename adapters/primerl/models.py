@@ -212,7 +212,8 @@ def _bind(package: str, name: str, part: str) -> Binding:
             *(f"{module}.{name}{each}.forward(seq_lens)" for each in parts),
         ),
         fixed={
-            "architecture": f"{name}ForCausalLM", **({"replays_experts": False} if package in _NO_REPLAY else {}),
+            "architecture": f"{name}ForCausalLM", "context_parallel_size": 1,
+            **({"replays_experts": False} if package in _NO_REPLAY else {}),
         },
         accepts={"config": tuple({**_SIZES, **options} for options in _OPTIONS[package, name]), **forms},
     )  # fmt: skip

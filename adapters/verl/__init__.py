@@ -16,7 +16,7 @@ from sentinel.binding import kit
 from sentinel.binding.families import MASKED_STATISTICS, group_advantage, masked_statistic, policy_loss
 from sentinel.binding.kit import torch
 
-from . import agents, containers, data, functions, packing, rewards, schedules, updates
+from . import agents, containers, data, functions, models, packing, rewards, schedules, updates
 from .shared import CPU
 from .shared import MAIN as _MAIN
 
@@ -621,6 +621,7 @@ TARGET = Target(
         *rewards.BINDINGS,
         *agents.BINDINGS,
         *functions.BINDINGS,
+        *models.BINDINGS,
     ),
     no_signal=_NO_SIGNAL,
 )

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from sentinel.contracts.aggregation import CONTEXT_PARALLEL
 from sentinel.contracts.contract import AS_DEFINED, Choose, DoesNotApply, Input, Observed, drawn, knob, rule
 from sentinel.values.lazy import torch
 from sentinel.values.literals import tensor
@@ -66,15 +67,19 @@ def _measure_model_forward(call: Callable[..., Mapping[str, Any]], inputs: Mappi
     """Observe log-probs, and the gradients of their weighted mean.
 
     ``call`` returns ``log_probs`` (of each token but the first of each document), ``embedding`` (the parameter that has
-    the embeddings of all tokens) and ``parameters`` (all parameters that are trained).
+    the embeddings of all tokens) and ``parameters`` (all parameters that are trained). Gradients are observed only if
+    the boundary computes them.
     """
     outputs = call(**inputs)
-    log_probs, several = outputs["log_probs"], [outputs["embedding"], *outputs["parameters"]]
+    log_probs, embedding = outputs["log_probs"], outputs["embedding"]
+    if not log_probs.requires_grad:
+        return {"log_probs": log_probs, "embedding_gradient": None, "gradient_norm": None}
     # Each token has a weight of its own, so that the gradient is not symmetric.
     weights = 1 + torch.arange(len(log_probs), dtype=log_probs.dtype) / 4
-    slopes = torch.autograd.grad((weights * log_probs).mean(), several, allow_unused=True)
-    norms = torch.stack([slope.detach().double().norm() for slope in slopes[1:] if slope is not None])
-    return {"log_probs": log_probs.detach(), "embedding_gradient": slopes[0], "gradient_norm": norms.norm()}
+    (weights * log_probs).mean().backward()
+    slopes = [weight.grad.double() for weight in outputs["parameters"] if weight.grad is not None]
+    norm = torch.stack([slope.norm() for slope in slopes]).norm()
+    return {"log_probs": log_probs.detach(), "embedding_gradient": embedding.grad, "gradient_norm": norm}
 
 
 def _oracle_model_forward(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,6 +144,7 @@ MODEL_FORWARD = rule(
         Input("embeddings", "any", "the embedding of each token: tensor [vocabulary, features]", choices=((),)),
         knob("temperature", "divisor of the logits", (1.0, 0.5)),
         drawn("form", "form of the documents' tokens: ids, or embeddings", ("ids", "embeddings")),
+        CONTEXT_PARALLEL,
         knob("replays_experts", "whether routers replay given experts instead of their own choice", (False, True)),
     ),
     observes=(

@@ -134,6 +134,13 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     def all_gather_object(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
         into[:] = collectives.exchange(own.rank, "all_gather_object", value, group)
 
+    def all_to_all(into: list[Any], values: list[Any], group: Any = None, *_: Any, **__: Any) -> None:
+        several = [value.detach().clone() for value in values]
+        parts = collectives.exchange(own.rank, "all_to_all", several, group)
+        place = collectives.ranks_of(group).index(own.rank)
+        for target, part in zip(into, parts):
+            target.copy_(part[place])
+
     def all_to_all_single(into: Any, value: Any, *_: Any, group: Any = None, **__: Any) -> None:
         # Each rank cuts its value into one equal part per rank, and gets its own part from every rank.
         parts = collectives.exchange(own.rank, "all_to_all_single", value.detach().clone(), group)
@@ -147,6 +154,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         "all_reduce": all_reduce,
         "all_gather": all_gather,
         "all_gather_object": all_gather_object,
+        "all_to_all": all_to_all,
         "all_to_all_single": all_to_all_single,
         "barrier": barrier,
         "get_rank": lambda group=None, *_, **__: collectives.ranks_of(group).index(own.rank),
