@@ -279,6 +279,30 @@ def _compute_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
     return {name: batch.batch[name] for name in ("advantages", "returns")}
 
 
+def _advantages_of_sessions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the advantages of sessions with two outputs. The first output has another reward, which does not count.
+
+    verl assigns the advantage of a session's last output to all its outputs.
+    """
+    if not (inputs["response_mask"] != 0).any(-1).all():
+        raise AbsentError("the scenario has a response without a token, but every output of a session has one")
+    rows, mask = len(inputs["group"]), inputs["response_mask"]
+    # In verl's v1 trainer, tokens outside of responses have no reward.
+    rewards = torch.where(mask != 0, inputs["token_level_rewards"], 0.0)
+    tensors = {
+        "token_level_rewards": torch.cat([1 + rewards.flip(0), rewards]),
+        "response_mask": torch.cat([mask, mask]),
+    }
+    data = _proto(boundary, tensors, non_tensors={"uid": _numpy(list(inputs["group"]) * 2)})
+    keys = [f"{name}_{row}_{output}" for output in range(2) for row, name in enumerate(inputs["group"])]
+    batch = boundary.invoke(
+        {}, data=data, batch_keys=keys, adv_estimator="grpo", norm_adv_by_std_in_grpo=inputs["norm_by_std"]
+    )
+    whole = {name: batch.batch[name] for name in ("advantages", "returns")}
+    same = torch.equal(whole["advantages"][:rows], whole["advantages"][rows:])
+    return {name: values[rows:] if same else values[:rows] for name, values in whole.items()}
+
+
 def _lists_estimator(boundary: Any, estimator: str) -> bool:
     """Return True if this version's trainer finds the estimator in a registry, in which it is registered."""
     return estimator in getattr(getattr(boundary.module, "core_algos", None), "ADV_ESTIMATOR_REGISTRY", {})
@@ -393,6 +417,16 @@ _DATA = (
         f"{_TRAINER}.compute_advantage", "group_advantage", call=_compute_advantages, imports=(_PROTOCOL,),
         fixed={"epsilon": None},
         accepts={"estimator": ("grpo", "rloo", "opo", "remax", "optimal_token_baseline")},
+        dialects=(
+            Dialect(
+                "group_of_one", "score", "a response alone in its group has the baseline 0",
+                f"{MAIN}/trainer/ppo/core_algos.py#L316",
+            ),
+        ),
+    ),
+    Binding(
+        "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories", "group_advantage",
+        call=_advantages_of_sessions, imports=(_PROTOCOL,), fixed={"estimator": "grpo", "epsilon": None},
         dialects=(
             Dialect(
                 "group_of_one", "score", "a response alone in its group has the baseline 0",

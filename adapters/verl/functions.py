@@ -82,9 +82,8 @@ def _call_rmpad(packed: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
 def _fused_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     # With the identity matrix as the output layer, the hidden states are the logits.
     logits = inputs["logits"]
-    told = boundary.function(
-        boundary.owner(3), logits, torch.eye(logits.shape[-1]).to(logits), inputs["token_ids"], inputs["temperature"]
-    )
+    layer = boundary.module.FusedLinearForPPO(3)
+    told = layer(logits, torch.eye(logits.shape[-1]).to(logits), inputs["token_ids"], inputs["temperature"])
     return (
         dict(zip(("log_probs", "entropy"), told)) if inputs["with_entropy"] else {"log_probs": told[0], "entropy": None}
     )
@@ -156,8 +155,12 @@ _LOSSES = (
         f"{_TORCH}.post_process_logits", "token_log_probs", call=_scale_logits, fixed={"with_entropy": False},
     ),
     _logits("verl.trainer.distillation.fsdp.losses._chunked_topk_log_probs", _log_probs_of_top_tokens),
-    Binding(
-        "verl.utils.experimental.torch_functional.FusedLinearForPPO.forward", "token_log_probs", call=_fused_log_probs,
+    *(
+        Binding(f"verl.utils.experimental.torch_functional.{path}", "token_log_probs", call=_fused_log_probs)
+        for path in (
+            "FusedLinearForPPO.forward", "FusedLinearForPPOFunction.forward", "FusedLinearForPPOFunction.backward",
+            "_fused_linear_for_ppo_fwd", "_fused_linear_for_ppo_bwd",
+        )
     ),
     Binding(
         f"{_CORE}.compute_entropy_loss", "loss_aggregation", call=_entropy_loss,

@@ -185,6 +185,9 @@ _LINEAR: Mapping[str, Any] = {
 }  # fmt: skip
 _ALONE = {"replays_experts": False, "context_parallel_size": 1}
 _MODEL = StandIn("model", "a small model of transformers, with attention on a CPU")
+#: Parameters that verl's functions have since May and July 2026.
+_ROLLED = f"{_MODELS}.dense_common.forward_with_torch_backend(shift_labels)"
+_PACKED = f"{_MODELS}.qwen3_5.forward_with_normal_backend(cu_seqlens_cpu)"
 _KERNEL = "verl.utils.kernel.linear_cross_entropy"
 
 
@@ -197,19 +200,26 @@ def _bind(path: str, call: Any, architecture: str, *configs: Mapping[str, Any], 
 
 
 BINDINGS = (
-    _bind("dense_common.forward_with_torch_backend", _fused, "Qwen3ForCausalLM", {}, _WINDOW),
-    _bind("dense_common.forward_with_triton_backend", _fused, "Qwen2ForCausalLM", {}, imports=(_KERNEL,)),
+    _bind("dense_common.forward_with_torch_backend", _fused, "Qwen3ForCausalLM", {}, _WINDOW, requires=(_ROLLED,)),
+    _bind(
+        "dense_common.forward_with_triton_backend", _fused, "Qwen2ForCausalLM", {}, imports=(_KERNEL,),
+        requires=(_ROLLED,),
+    ),
     *(
-        _bind(f"qwen3_5.forward_with_{name}_backend", _mixed, "Qwen3_5ForCausalLM", _LINEAR, accepts={"form": ("ids",)})
+        _bind(
+            f"qwen3_5.forward_with_{name}_backend", _mixed, "Qwen3_5ForCausalLM", _LINEAR, accepts={"form": ("ids",)},
+            requires=(_PACKED,),
+        )
         for name in ("torch", "normal")
     ),
     *(
-        _bind(f"qwen3_5.qwen3_5_{name}_forward", _mixed, "Qwen3_5ForCausalLM", _LINEAR)
+        _bind(f"qwen3_5.qwen3_5_{name}_forward", _mixed, "Qwen3_5ForCausalLM", _LINEAR, requires=(_PACKED,))
         for name in ("gated_delta_net", "decoder_layer")
     ),
     Binding(
         f"{_MODELS}.monkey_patch._ulysses_flash_attention_forward", "model_forward", call=_attended,
         imports=(_ULYSSES,), stand_ins=(_MODEL, RANKS),
+        requires=(f"{_MODELS}.monkey_patch._ulysses_flash_attention_forward(query_length)",),
         fixed={"architecture": "Qwen3ForCausalLM", "replays_experts": False},
         accepts={"config": ({**_SIZES}, {**_SIZES, **_WINDOW}), "context_parallel_size": (1, 2)},
     ),

@@ -264,6 +264,11 @@ AXES = (
         (_VERL_FILE, "            lam=lam,", "            lam=gamma,"),
         {"lam": 0.5},
     ),
+    Axis(
+        "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories",
+        "group_advantage",
+        ("verl/trainer/ppo/v1/utils.py", "[session_key][0] < index", "[session_key][0] > index"),
+    ),
     # With one token per response, whitening over tokens equals whitening over responses.
     Axis(
         "verl.trainer.ppo.core_algos.compute_gdpo_outcome_advantage",
