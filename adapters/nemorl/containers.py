@@ -128,7 +128,8 @@ def _pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {"min_bin_count": inputs["least"], "bin_count_multiple": inputs["stages"]}
     limits = {option: number for option, number in numbers.items() if number > 1}
     packer = boundary.module.get_packer(name, inputs["max_tokens_per_microbatch"], **limits)
-    return {"parts": [part for part in packer.pack(kit.lengths_of(inputs)) if part]}
+    with kit.keep_random_state():  # one algorithm shuffles with Python's global generator
+        return {"parts": [part for part in packer.pack(kit.lengths_of(inputs)) if part]}
 
 
 _PACKERS = "nemo_rl.data.packing.algorithms"
