@@ -155,7 +155,7 @@ def _contents(parts: Sequence[Sequence[int]], lengths: Sequence[int], inputs: Ma
 
 def _is_defined(inputs: Mapping[str, Any]) -> bool:
     """Return True if an algorithm defines the microbatches, and no minimum or multiple changes their number."""
-    return inputs.get("algorithm", "any") != "any" and inputs["stages"] == 1 and inputs["least"] == 1
+    return bool(inputs.get("algorithm", "any") != "any" and inputs["stages"] == 1 and inputs["least"] == 1)
 
 
 def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
