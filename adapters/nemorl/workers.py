@@ -239,6 +239,7 @@ def _train(
     workers = [_make_worker(boundary, inputs, count, makes) for _ in range(count)]
     # An evaluation before the update has no effect. Its loss is the same; with several ranks, the loss is reported
     # otherwise: a known bug, NEMORL-REPORTED-LOSS-TIMES-RANKS.
+    alone = True
     if inputs["micro_batch_size"] is None:
         before = _run_on_ranks(
             boundary, count, lambda rank: boundary.function(workers[rank], shards[rank], loss, eval_mode=True)
@@ -246,10 +247,10 @@ def _train(
     reports = _run_on_ranks(boundary, count, lambda rank: boundary.function(workers[rank], shards[rank], loss))
     if inputs["micro_batch_size"] is None:
         same = count > 1 or torch.allclose(before[0]["global_loss"], reports[0]["global_loss"], equal_nan=True)
-        if not same or len({one.optimizer.steps for one in workers} | {1}) > 1:
-            reports = [{**report, "global_loss": report["global_loss"] + float("nan")} for report in reports]
+        alone = same and all(worker.optimizer.steps == 1 for worker in workers)
     adds = _MEGATRON in boundary.imported
-    return sum(worker.optimizer.gradient for worker in workers)[:, 1:-1] / (1 if adds else count), reports
+    gradient = sum(worker.optimizer.gradient for worker in workers)[:, 1:-1] / (1 if adds else count)
+    return gradient if alone else gradient + float("nan"), reports
 
 
 def _update_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
