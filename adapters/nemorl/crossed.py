@@ -96,9 +96,10 @@ def _distil(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     several, options = _teachers(way, teacher.detach(), ids)
     count = len(several)
     options = {
-        **_OPTIONS, "temperature": inputs["temperature"], "vocab_topk": 100, "reverse_kl": inputs["beta"] == 1,
+        **_OPTIONS, "temperature": inputs["temperature"], "vocab_topk": size, "reverse_kl": inputs["beta"] == 1,
         "gold_loss": way in ("gold", "relaxed"), "xtoken_loss": way == "relaxed", "student_vocab_size": size,
-        "teacher_vocab_sizes": [size] * count, "projection_matrix_paths": ["projection" if crossed else None] * count,
+        "teacher_vocab_sizes": [size + crossed] * count,
+        "projection_matrix_paths": ["projection" if crossed else None] * count,
         "teacher_weights": [1.0] * count, "teacher_gold_loss": [None] * count, "teacher_xtoken_loss": [None] * count,
         **options,
     }  # fmt: skip
@@ -107,6 +108,9 @@ def _distil(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     columns: dict[str, Any] = {"input_ids": ids, "token_mask": counted, "sample_mask": torch.ones(len(mask))}
     for place, own in enumerate(several):
         own = own[..., _order(size)] if crossed else own
+        # One more token: either padding of the teacher's output layer, or a token that the student does not have.
+        unlikely = own.amin() - 30 if crossed else torch.tensor(3.0)
+        own = torch.cat([own, unlikely.expand(*own.shape[:-1], 1)], -1)
         columns[f"teacher_{place}_full_logits_ipc"], more = _shards_of(f"teacher {place}", own, splits)
         memory |= more
     if crossed:
