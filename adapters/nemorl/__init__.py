@@ -943,6 +943,11 @@ _CALLS = (
 )  # fmt: skip
 
 
+def _with_imports(bindings: Sequence[Binding]) -> list[Binding]:
+    """Return bindings that are not in versions without one of the modules that they import."""
+    return [replace(binding, requires=(*binding.requires, *binding.imports)) for binding in bindings]
+
+
 _BINDINGS = (
     *objectives.BINDINGS,
     *_SCORED,
@@ -954,11 +959,11 @@ _BINDINGS = (
     *_ADVANTAGES,
     *_MESSAGES,
     *containers.BINDINGS,
-    *parallel.BINDINGS,
-    *conversations.BINDINGS,
-    *crossed.BINDINGS,
-    *packing.BINDINGS,
-    *buffers.BINDINGS,
+    *_with_imports(parallel.BINDINGS),
+    *_with_imports(conversations.BINDINGS),
+    *_with_imports(crossed.BINDINGS),
+    *_with_imports(packing.BINDINGS),
+    *_with_imports(buffers.BINDINGS),
     *rewards.BINDINGS,
     *_CALLS,
     *alignment.BINDINGS,
