@@ -460,7 +460,9 @@ def _flatten(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
 def _process_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Process a chat with NeMo-RL's data processor, and return its token ids and loss mask."""
     tokenizer, messages = chat(inputs)
-    row, task = {"messages": messages, "task_name": "chats"}, kit.stand_in(prompt=None, system_prompt=None)
+    # A prompt that only contains the user's text does not change it.
+    prompt = "{}" if boundary.path.endswith("get_formatted_message_log") else None
+    row, task = {"messages": messages, "task_name": "chats"}, kit.stand_in(prompt=prompt, system_prompt=None)
     prepare = boundary.function if "processor" in boundary.path else boundary.imported[_PROCESSORS].sft_processor
     made = prepare(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
     ids, mask = _flatten(boundary, made["message_log"], only_unmask_final=inputs["trains"] == "last")
@@ -941,6 +943,11 @@ _CALLS = (
 )  # fmt: skip
 
 
+def _with_imports(bindings: Sequence[Binding]) -> list[Binding]:
+    """Return bindings that are not in versions without one of the modules that they import."""
+    return [replace(binding, requires=(*binding.requires, *binding.imports)) for binding in bindings]
+
+
 _BINDINGS = (
     *objectives.BINDINGS,
     *_SCORED,
@@ -952,11 +959,11 @@ _BINDINGS = (
     *_ADVANTAGES,
     *_MESSAGES,
     *containers.BINDINGS,
-    *parallel.BINDINGS,
-    *conversations.BINDINGS,
-    *crossed.BINDINGS,
-    *packing.BINDINGS,
-    *buffers.BINDINGS,
+    *_with_imports(parallel.BINDINGS),
+    *_with_imports(conversations.BINDINGS),
+    *_with_imports(crossed.BINDINGS),
+    *_with_imports(packing.BINDINGS),
+    *_with_imports(buffers.BINDINGS),
     *rewards.BINDINGS,
     *_CALLS,
     *alignment.BINDINGS,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sentinel import Binding, Dialect
+from sentinel import AbsentError, Binding, Dialect
 from sentinel.binding import kit
 from sentinel.binding.families import LAYOUTS, Container
 from sentinel.binding.kit import torch
@@ -127,8 +127,12 @@ def _pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     name = _ALGORITHMS.get(inputs["algorithm"], inputs["algorithm"])
     numbers = {"min_bin_count": inputs["least"], "bin_count_multiple": inputs["stages"]}
     limits = {option: number for option, number in numbers.items() if number > 1}
-    packer = boundary.module.get_packer(name, inputs["max_tokens_per_microbatch"], **limits)
-    return {"parts": [part for part in packer.pack(kit.lengths_of(inputs)) if part]}
+    get_packer = boundary.module.get_packer
+    if missing := [option for option in limits if option not in get_packer.__code__.co_varnames]:
+        raise AbsentError(f"this version's packers have no option {missing[0]}")
+    packer = get_packer(name, inputs["max_tokens_per_microbatch"], **limits)
+    with kit.keep_random_state():  # one algorithm shuffles with Python's global generator
+        return {"parts": [part for part in packer.pack(kit.lengths_of(inputs)) if part]}
 
 
 _PACKERS = "nemo_rl.data.packing.algorithms"

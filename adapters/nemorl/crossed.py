@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel import Binding, StandIn
+from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import policy_loss
 from sentinel.binding.kit import torch
@@ -82,6 +82,9 @@ def _distil(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     losses, utils, prepares = (boundary.imported[name] for name in (LOSSES, _UTILS, PREPARED))
     mask, size = inputs["response_mask"] != 0, inputs["logits"].shape[-1]
     windows = inputs["context_parallel_size"]
+    spread = (inputs["logits"].amax(-1) - inputs["logits"].amin(-1))[mask]
+    if way == "projected" and len(spread) and spread.max() > 10 * inputs["temperature"]:
+        raise AbsentError("NeMo-RL adds 1e-10 to the student's probabilities; the scenario has a smaller probability")
     crossed, splits = way in ("projected", "gold", "relaxed"), "split" in way or windows > 1
     # The logits at the last position of a sequence predict no token.
     whole, teacher = (
@@ -93,9 +96,10 @@ def _distil(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     several, options = _teachers(way, teacher.detach(), ids)
     count = len(several)
     options = {
-        **_OPTIONS, "temperature": inputs["temperature"], "vocab_topk": 100, "reverse_kl": inputs["beta"] == 1,
+        **_OPTIONS, "temperature": inputs["temperature"], "vocab_topk": size, "reverse_kl": inputs["beta"] == 1,
         "gold_loss": way in ("gold", "relaxed"), "xtoken_loss": way == "relaxed", "student_vocab_size": size,
-        "teacher_vocab_sizes": [size] * count, "projection_matrix_paths": ["projection" if crossed else None] * count,
+        "teacher_vocab_sizes": [size + crossed] * count,
+        "projection_matrix_paths": ["projection" if crossed else None] * count,
         "teacher_weights": [1.0] * count, "teacher_gold_loss": [None] * count, "teacher_xtoken_loss": [None] * count,
         **options,
     }  # fmt: skip
@@ -104,6 +108,9 @@ def _distil(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     columns: dict[str, Any] = {"input_ids": ids, "token_mask": counted, "sample_mask": torch.ones(len(mask))}
     for place, own in enumerate(several):
         own = own[..., _order(size)] if crossed else own
+        # One more token: either padding of the teacher's output layer, or a token that the student does not have.
+        unlikely = own.amin() - 30 if crossed else torch.tensor(3.0)
+        own = torch.cat([own, unlikely.expand(*own.shape[:-1], 1)], -1)
         columns[f"teacher_{place}_full_logits_ipc"], more = _shards_of(f"teacher {place}", own, splits)
         memory |= more
     if crossed:
@@ -148,7 +155,9 @@ def _distil(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 def _supervise(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the student's cross entropy, which NeMo-RL adds to the distillation."""
     mask = inputs["response_mask"]
-    logits = torch.nn.functional.pad(kit.two_token_logits(inputs["log_probs"]), (0, 0, 0, 1))
+    # Replace log-probs that finite logits cannot give, and NaN or infinity on masked tokens.
+    log_probs = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
+    logits = torch.nn.functional.pad(kit.two_token_logits(log_probs), (0, 0, 0, 1))
     tokens = inputs["batch_num_tokens"]
     count = torch.tensor(float((mask != 0).sum() if tokens is None else tokens))
     data = {"input_ids": kit.prepend_prompt(torch.ones_like(mask, dtype=torch.int64))}

@@ -300,9 +300,9 @@ def _report_critic(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     losses, mask = boundary.imported[LOSSES], inputs["response_mask"]
     loss = losses.MseValueLossFn(losses.MseValueLossConfig(cliprange=None))
+    if inputs["returns"] is None or inputs["values"] is None or not (mask != 0).any():
+        raise AbsentError("the critic reports returns and values of at least one token")
     columns = {"token_mask": mask, "sample_mask": _rows(mask), **{name: inputs[name] for name in ("returns", "values")}}
-    if not (mask != 0).any():
-        raise AbsentError("a step without valid tokens has no mean")
     filled = [row for row, flag in enumerate((mask != 0).any(-1).tolist()) if flag]
     parts = [[filled[0], *(row for row in range(len(mask)) if row not in filled)], *([row] for row in filled[1:])]
     metrics: dict[str, list[float]] = {}

@@ -48,8 +48,9 @@ def _joined(parts: Any, starts: Any, lengths: Any) -> list[tuple[Any, Any]]:
 
 def _is_padded_well(made: Any, inputs: Mapping[str, Any], unit: int) -> bool:
     """Return True if the length of the packed batch is the one that the options require."""
-    windows, size = inputs["context_parallel_size"], made.input_ids.shape[1]
-    divisor = inputs["multiple"] * (2 * windows if windows > 1 and inputs["multiple"] > 1 else 1)
+    size = made.input_ids.shape[1]
+    # Each context-parallel rank has two chunks, and without such ranks, two tensor-parallel ranks share the sequence.
+    divisor = inputs["multiple"] * unit if inputs["multiple"] > 1 else 1
     wanted = -(-(inputs["total"] or 0) // divisor) * divisor
     return bool(size == made.cu_seqlens_padded[-1] and size % divisor == size % unit == 0) and size in (
         (wanted,) if inputs["total"] else (size,)

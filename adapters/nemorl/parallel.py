@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sentinel import Binding, StandIn
+from sentinel import Binding, Dialect, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import RANKS
 from sentinel.binding.kit import torch
 
-from .shared import SAMPLING
+from .shared import MAIN, SAMPLING
 
 PARALLEL = "nemo_rl.distributed.model_utils"
 
@@ -159,6 +159,48 @@ def _score_packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"log_probs": attach_slopes(made, whole, logits), "entropy": None}
 
 
+def _process_outputs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Process the outputs of a packed batch with NeMo-RL's post-processor. Only top-k logits have a distribution."""
+    module, logits, windows = boundary.imported[PARALLEL], inputs["logits"], inputs["context_parallel_size"]
+    ids, (rows, count, size) = kit.prepend_prompt(inputs["token_ids"]), logits.shape
+    ends = ((inputs["response_mask"] != 0) * torch.arange(1, count + 1)).amax(-1).tolist()
+    packs = windows > 1 or count % 2 == 0
+    outputs = _with_the_last(logits)
+    cuts = [pad(outputs[row : row + 1, : end + 1], 2 * windows) for row, end in enumerate(ends)] if packs else [outputs]
+    starts = torch.tensor([0, *(own.shape[1] for own in cuts)]).cumsum(0)
+    target = torch.cat([pad(ids[row : row + 1, : end + 1], 2 * windows) for row, end in enumerate(ends)], 1)
+    parallel = {"context_parallel_size": windows}
+    config = {"sequence_packing": {"enabled": packs}, "megatron_cfg": parallel, "logprob_chunk_size": 2}
+    columns = {"input_ids": ids, "input_lengths": torch.tensor(ends) + 1, "token_mask": torch.ones_like(ids)}
+    data, params = {**columns, "sample_mask": torch.ones(rows)}, _options(boundary, inputs).get("sampling_params")
+    ranked = "Topk" in boundary.path
+
+    def process(own: Any, place: Place) -> tuple[Any, Any]:
+        if ranked:
+            made = boundary.function(boundary.owner(config, size), data, starts)(own)[1]
+            places, known = made["topk_indices"][:, :-1], made["topk_logits"][:, :-1].log_softmax(-1)
+            return (known * (places == inputs["token_ids"][..., None])).sum(-1), 0 * own.sum()
+        owner = boundary.owner(config, params)
+        return boundary.function(owner, data, target, starts)(own)[1]["logprobs"][:, 1:], 0 * own.sum()
+
+    parts = 1 if size % 2 else 2
+
+    def group_of(axis: str) -> Any:
+        rank = torch.distributed.get_rank()
+        if axis == "tensor":
+            return tuple(rank // parts * parts + each for each in range(parts))
+        return tuple(each * parts + rank % parts for each in range(windows))
+
+    megatron = {
+        "get_tensor_model_parallel_group": partial(group_of, "tensor"),
+        "get_context_parallel_group": partial(group_of, "context"),
+        "get_tensor_model_parallel_rank": lambda: torch.distributed.get_rank() % parts,
+    }
+    with kit.swap_all(boundary.module, **megatron):
+        made, _ = on_shards(module, cuts, windows, process)
+    return {"log_probs": made.detach(), "entropy": None}
+
+
 def _score_columns(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute log-probs from the logits of all tokens of the vocabulary, which NeMo-RL gathers in another order."""
     module, logits, windows = boundary.imported[PARALLEL], inputs["logits"], inputs["context_parallel_size"]
@@ -259,13 +301,14 @@ def _layout_windows(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"values": values[:, : outputs.shape[1]] + slopes * (outputs - outputs.detach())}
 
 
+_TRAIN = "nemo_rl.models.megatron.train"
 _FILTERS: Mapping[str, tuple[Any, ...]] = {"top_k": (None, None, 2), "top_p": (1.0, 1.0, 0.6)}
 _WINDOWS: Mapping[str, tuple[Any, ...]] = {"context_parallel_size": (1, 2)}
 SHARDS = StandIn("ranks", "tensor-parallel and context-parallel ranks are threads of one process")
 BINDINGS = (
     *(
         Binding(
-            f"{PARALLEL}.{name}" if "." not in name else name, "token_log_probs", call=call,
+            name if name.startswith("nemo_rl.") else f"{PARALLEL}.{name}", "token_log_probs", call=call,
             imports=(PARALLEL, SAMPLING), stand_ins=(SHARDS,),
             requires=(f"{PARALLEL}.from_parallel_logits_to_logprobs_packed_sequences",),
             fixed={"temperature": 1.0, "with_entropy": False}, accepts=accepts,
@@ -273,6 +316,8 @@ BINDINGS = (
         for name, call, accepts in (
             ("from_parallel_logits_to_logprobs_packed_sequences", _score_packed, {**_WINDOWS, **_FILTERS}),
             ("nemo_rl.algorithms.loss.utils._pack_input_ids", _score_packed, {**_WINDOWS, **_FILTERS}),
+            (f"{_TRAIN}.LogprobsPostProcessor.__call__", _process_outputs, {**_WINDOWS, **_FILTERS}),
+            (f"{_TRAIN}.TopkLogitsPostProcessor.__call__", _process_outputs, _WINDOWS),
             ("gather_logits_at_global_indices", partial(_score_columns, "indices"), _WINDOWS),
             ("vocab_parallel_gather_columns", partial(_score_columns, "columns"), {}),
             ("distributed_vocab_topk", partial(_score_columns, "likeliest"), {}),
@@ -287,6 +332,12 @@ BINDINGS = (
         Binding(
             f"{PARALLEL}.{name}", "critic_values", call=_layout_windows, stand_ins=(SHARDS,),
             accepts={"context_parallel_size": (1, 2, 3)}, requires=(f"{PARALLEL}.{name}",),
+            dialects=(
+                Dialect(
+                    "outside_the_mask", "any", "the function moves the value of every position",
+                    f"{MAIN}/distributed/model_utils.py#L1381",
+                ),
+            ),
         )
         for name in ("cp_load_balanced_to_contiguous", "cp_shift_next")
     ),

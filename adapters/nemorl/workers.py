@@ -32,6 +32,7 @@ class _Optimizer:
         self._table, self.gradient = table, torch.zeros_like(table)
         self.param_groups = [{"lr": 0.5}]
         self.grad_norms_by_group: dict[str, float] = {}
+        self.steps = 0
 
     def zero_grad(self) -> None:
         self._table.grad = None
@@ -39,6 +40,7 @@ class _Optimizer:
     def step(self) -> tuple[bool, float, float]:
         own = torch.zeros_like(self._table) if self._table.grad is None else self._table.grad
         self.gradient += own
+        self.steps += 1
         return True, float(own.norm()), 0.0
 
 
@@ -127,7 +129,8 @@ def _megatron_attributes(model: Any) -> dict[str, Any]:
     """Return attributes that only Megatron's workers have, and stand-ins for methods that call Megatron."""
     model.zero_grad_buffer = lambda: None
     names = ("_copy_main_params_to_param_buffer", "_set_moe_grad_scale_func", "_set_mtp_grad_scale_func")
-    names += ("_collect_mtp_metrics", "_compute_moe_grad_scale")
+    names += ("_collect_mtp_metrics", "_compute_moe_grad_scale", "_get_model_extra_state_dict")
+    names += ("_uses_mxfp8_overlap_shared_param_buffer",)
     off = ("delegate_pack_to_model", "delegate_mtp_loss_mask_to_model", "model_slices_context_parallel_inputs")
     off += ("should_disable_forward_pre_hook", "_first_train_step_forward_pre_hook_disabled", "_router_replay_enabled")
     return {
@@ -234,9 +237,20 @@ def _train(
     shards = batch.shard_by_batch_size(count, batch_size=len(inputs["response_mask"]), **_split_options(inputs))
     shards = shards[0] if isinstance(shards, tuple) else shards
     workers = [_make_worker(boundary, inputs, count, makes) for _ in range(count)]
+    # An evaluation before the update has no effect. Its loss is the same; with several ranks, the loss is reported
+    # otherwise: a known bug, NEMORL-REPORTED-LOSS-TIMES-RANKS.
+    alone = True
+    if inputs["micro_batch_size"] is None:
+        before = _run_on_ranks(
+            boundary, count, lambda rank: boundary.function(workers[rank], shards[rank], loss, eval_mode=True)
+        )
     reports = _run_on_ranks(boundary, count, lambda rank: boundary.function(workers[rank], shards[rank], loss))
+    if inputs["micro_batch_size"] is None:
+        same = count > 1 or torch.allclose(before[0]["global_loss"], reports[0]["global_loss"], equal_nan=True)
+        alone = same and all(worker.optimizer.steps == 1 for worker in workers)
     adds = _MEGATRON in boundary.imported
-    return sum(worker.optimizer.gradient for worker in workers)[:, 1:-1] / (1 if adds else count), reports
+    gradient = sum(worker.optimizer.gradient for worker in workers)[:, 1:-1] / (1 if adds else count)
+    return gradient if alone else gradient + float("nan"), reports
 
 
 def _update_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -407,10 +421,12 @@ def _ask_teachers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute teachers' log-probs with NeMo-RL's collector. Two of three agents have the same teacher."""
     batch, worker, kind = _make_batch(boundary, inputs), _worker_of(boundary), boundary.imported[_TEACHERS]
     rows = len(batch["input_ids"])
+    if (inputs["log_probs"][inputs["response_mask"] != 0] > -1e-4).any():
+        raise AbsentError("NeMo-RL computes log-probs in float32; the scenario has one that is too close to 0")
     names = [("a", "b", "c")[row % 3] for row in range(rows)]
     teachers = {}
     for place, name in enumerate(("a", "c")):
-        whole = {**inputs, "log_probs": inputs["log_probs"] - place, "micro_batch_size": 1}
+        whole = {**inputs, "log_probs": inputs["log_probs"] * (1 + place), "micro_batch_size": 1}
         teachers[name], _ = _make_driver(kind.TeacherWorkerGroup, worker, whole, 2, _make_policy)
     collector = kit.make_unbuilt(
         boundary.owner, teacher_worker_groups=teachers, alias_to_group_alias={"a": "a", "b": "a", "c": "c"},
@@ -423,8 +439,8 @@ def _ask_teachers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with kit.swap(boundary.module, "concurrent", kit.stand_in(futures=pool)):
         made, _ = boundary.function(collector, batch["input_ids"], [{"name": name} for name in names],
                                     batch["input_lengths"])  # fmt: skip
-    offset = torch.tensor([float(name == "c") for name in names])[:, None]
-    return {"log_probs": made[:, 1:] + offset}
+    factors = torch.tensor([1.0 + (name == "c") for name in names])[:, None]
+    return {"log_probs": made[:, 1:] / factors}
 
 
 _MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks up its input tokens")

@@ -350,3 +350,31 @@ def test_tokens_after_the_last_trained_one_are_not_compared():
                 "log_probs": None, "experts": None, "versions": None}  # fmt: skip
 
     assert measured("rollout", padded, **PLAIN) == measured("rollout", **PLAIN)
+
+
+#: Rollouts of three versions for steps 1 and 2; the current step is 1.
+BUFFER = {"versions": [0, 1, 1, 0], "targets": [1, 1, 2, 1], "step": 1, "needed": 2, "max_age": 1}
+
+
+def test_a_buffer_gives_a_step_its_own_rollouts():
+    seen = measured("rollout_buffer", **BUFFER)
+    assert (seen["taken"], seen["left"], seen["missing"], seen["age"]) == ([0, 1], [2, 3], 0, 0.5)
+    assert (seen["open_targets"], seen["done_until"]) == ([1, 2], 1)
+    fresh = measured("rollout_buffer", **{**BUFFER, "max_age": 0})
+    assert (fresh["taken"], fresh["left"], fresh["missing"], fresh["age"]) == ([], [1, 2], 1, None)
+
+
+@pytest.mark.parametrize(
+    ("selects", "taken", "left"),
+    [("arrival", [0, 1], [2, 3]), ("newest", [1, 2], [0, 3]), ("oldest", [0, 3], [1, 2]), ("ready", [0, 1], [2, 3])],
+)
+def test_a_buffer_selects_by_version(selects, taken, left):
+    seen = measured("rollout_buffer", **BUFFER, selects=selects)
+    assert (seen["taken"], seen["left"]) == (taken, left)
+
+
+def test_a_resumed_buffer_drops_what_no_step_may_use():
+    seen = measured("rollout_buffer", **{**BUFFER, "step": 2, "needed": 1}, restored="resumed")
+    assert (seen["taken"], seen["left"], seen["done_until"]) == ([2], [], 2)
+    newest = measured("rollout_buffer", **BUFFER, selects="arrival", restored="saved", capacity=2, keeps="newest")
+    assert newest["taken"] == [1, 2]

@@ -194,6 +194,16 @@ CASES: tuple[tuple[str, str, Mapping[str, Any], str, str, str], ...] = (
         "segment_indices.append(0)",
     ),
     (
+        "nemo_rl.models.megatron.train.TopkLogitsPostProcessor.__call__", "token_log_probs",
+        {"context_parallel_size": 2}, "nemo_rl/models/megatron/train.py", "out_vals[i, :seq_len, :] = topk_vals_full",
+        "out_vals[i, :seq_len, :] = 2 * topk_vals_full",
+    ),
+    (
+        "nemo_rl.models.policy.workers.dtensor_policy_worker_v2.DTensorPolicyWorkerV2Impl.train", "policy_update",
+        {"micro_batch_size": None}, "nemo_rl/models/policy/workers/dtensor_policy_worker_v2.py",
+        "if not eval_mode:\n                    grad_norm =", "if True:\n                    grad_norm =",
+    ),
+    (
         "openrlhf.models.loss.PolicyLoss.forward", "importance_weight", {"level": "token", **BOUNDS},
         "openrlhf/models/loss.py", "mask = (vllm_is >= low_threshold) & (", "mask = (vllm_is >= low_threshold) | (",
     ),
