@@ -133,7 +133,10 @@ BINDINGS = (
         for form, parameter in (("thd", "cp_layout"), ("bshd", "forced_max_seqlen"))
         for side in ("pre", "post")
     ),
-    Binding(f"{_UTIL}.preprocess_thd_engine", "call", call=_lay_out, stand_ins=(RANKS,)),
+    Binding(
+        f"{_UTIL}.preprocess_thd_engine", "call", call=_lay_out, stand_ins=(RANKS,),
+        requires=(f"{_UTIL}.preprocess_thd_engine",),
+    ),
     *(
         Binding(
             f"{_UTIL}.{side}process_packed_seqs", "recomputed_log_probs", call=_recompute_packed,
