@@ -601,7 +601,7 @@ _SCORED = (
     *(
         Binding(
             path, "token_log_probs", call=partial(_score, way), imports=(_PARALLEL, SAMPLING),
-            stand_ins=(_TWO_RANKS,), requires=(path, f"{_PARALLEL}.get_next_token_logprobs_from_logits"),
+            stand_ins=(_TWO_RANKS,), requires=(path, f"{_PARALLEL}.get_next_token_logprobs_from_logits", SAMPLING),
             fixed={"temperature": 1.0, "with_entropy": way == "entropy", "entropy_of": "sampled"},
             accepts={**_FILTERS, "context_parallel_size": (1, 1, 2)} if way in ("whole", "chunks", "alone") else {},
         )

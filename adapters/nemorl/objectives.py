@@ -477,5 +477,8 @@ BINDINGS = (
         )
         for contract in ("explained_variance", "batch_report")
     ),
-    Binding(f"{PREPARED}.prepare_loss_input", "call", call=_top_k_loss, imports=(LOSSES, BATCHES, SAMPLING)),
+    Binding(
+        f"{PREPARED}.prepare_loss_input", "call", call=_top_k_loss, imports=(LOSSES, BATCHES, SAMPLING),
+        requires=(SAMPLING,),
+    ),
 )  # fmt: skip

@@ -310,7 +310,7 @@ BINDINGS = (
         Binding(
             name if name.startswith("nemo_rl.") else f"{PARALLEL}.{name}", "token_log_probs", call=call,
             imports=(PARALLEL, SAMPLING), stand_ins=(SHARDS,),
-            requires=(f"{PARALLEL}.from_parallel_logits_to_logprobs_packed_sequences",),
+            requires=(f"{PARALLEL}.from_parallel_logits_to_logprobs_packed_sequences", SAMPLING),
             fixed={"temperature": 1.0, "with_entropy": False}, accepts=accepts,
         )
         for name, call, accepts in (

@@ -426,7 +426,8 @@ _DATA = (
     ),
     Binding(
         "verl.trainer.ppo.v1.utils.compute_advantage_for_multi_trajectories", "group_advantage",
-        formerly=("verl.trainer.main_ppo_sync.compute_advantage_for_multi_trajectories",), call=_advantages_of_sessions, imports=(_PROTOCOL,), fixed={"estimator": "grpo", "epsilon": None},
+        formerly=("verl.trainer.main_ppo_sync.compute_advantage_for_multi_trajectories",),
+        call=_advantages_of_sessions, imports=(_PROTOCOL,), fixed={"estimator": "grpo", "epsilon": None},
         dialects=(
             Dialect(
                 "group_of_one", "score", "a response alone in its group has the baseline 0",
