@@ -18,6 +18,7 @@ _STRATEGIES = "roll.distributed.strategy"
 _FSDP, _HF, _MEGATRON = (f"{_STRATEGIES}.{name}_strategy" for name in ("fsdp2", "hf", "megatron"))
 _WORKER, _DYNAMIC = "roll.pipeline.base_worker", "roll.utils.dynamic_batching"
 _CONFIG = "roll.configs.worker_config"
+_FUNCTIONALS = "roll.utils.functionals"
 _UTIL, _ULYSSES = "roll.third_party.megatron.util", "roll.utils.context_parallel.rmpad_ulysses"
 _GATHER = "roll.utils.context_parallel.autograd_gather"
 
@@ -35,7 +36,8 @@ class _Table:
         self.rows, self.width = log_probs.shape
         self.ids = 1 + torch.arange(log_probs.numel()).reshape(log_probs.shape)
         self._log_probs = log_probs.flatten()
-        self._entropies = torch.cat((inputs["entropies"].detach(), log_probs[:, :1] * 0), 1).flatten()
+        entropies = log_probs[:, 1:] if inputs["entropies"] is None else inputs["entropies"].detach()
+        self._entropies = torch.cat((entropies, log_probs[:, :1] * 0), 1).flatten()
         valid = kit.prepend_prompt(inputs["response_mask"]) != 0
         self.mask = valid.long()
         self.ends = (valid * torch.arange(1, self.width + 1)).amax(-1, keepdim=True).clamp(min=1)
@@ -204,6 +206,48 @@ def _ignore(*_: Any, **__: Any) -> None:
     return None
 
 
+# -- reference models --------------------------------------------------------------------------------------------------
+
+
+def _routed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the log-probs of two reference models with ROLL, each of which is responsible for a domain.
+
+    For an odd number of rows, both models are responsible for all rows. A model returns log-probs for the rows that
+    its two ranks receive; for the rows of another domain, they are wrong.
+    """
+    table, functions, protocol = _Table(inputs), boundary.imported[_FUNCTIONALS], boundary.imported[PROTOCOL]
+    routes, budget = table.rows % 2 == 0, inputs["max_tokens_per_microbatch"]
+    data = table.batch(boundary, False)
+    data = CONTAINER(boundary, {**kit.read_columns(data), "domain": [f"d{row % 2}" for row in range(table.rows)]}, {})
+
+    def model(number: int) -> Any:
+        def compute(batch: Any, **_: Any) -> list[Any]:
+            made = table.log_probs(batch.batch["input_ids"][:, 1:])
+            own = batch.batch["number"] % 2 == number
+            made = torch.where(own[:, None], made, made * 0 + 9.0) if routes else made
+            both = zip(made.chunk(2), batch.batch["number"].chunk(2))
+            return [CONTAINER(boundary, {"log_probs": own, "number": rows}, {"metrics": {}}) for own, rows in both]
+
+        worker = kit.stand_in(
+            device_mapping=[number], use_dynamic_batching_in_infer=bool(budget), sequence_length_round_in_infer=1,
+            max_tokens_per_microbatch_in_infer=max(budget or 0, table.width),
+            strategy_args=kit.stand_in(strategy_config={}),
+        )  # fmt: skip
+        return kit.stand_in(dp_size=2, worker_config=worker, compute_log_probs=compute)
+
+    config = kit.stand_in(
+        needs_teacher_routing=routes, domain_2_tag={"d0": {"zero"}, "d1": {"one"}}, teacher_names_for_all_tags=[],
+        tag_to_teacher_names={"zero": ["first"], "one": ["second"]},
+    )  # fmt: skip
+    with kit.swap(protocol, "ray", kit.stand_in(get=kit.return_first)):
+        context = functions.build_domain_routing_context(data, config)
+        models = {"first": model(0), "second": model(1)}
+        made = functions.compute_ref_log_probs_with_routing(data, models, config, *context).batch
+    masks = [made[f"ref_log_probs_{name}_mask"].long() for name in models]
+    right = torch.equal(masks[0] + masks[1], torch.full((table.rows,), 1 if routes else 2))
+    return {"log_probs": made["ref_log_probs"] if right else made["ref_log_probs"] * float("nan")}
+
+
 # -- layouts -----------------------------------------------------------------------------------------------------------
 
 
@@ -287,6 +331,18 @@ BINDINGS = (
         for name in (
             "forward_step", "inner_forward_step", "_pack_sequences", "_unpack_sequences", "op_compute_log_probs",
             "op_compute_entropy",
+        )
+    ),
+    *(
+        _bind(
+            f"{_FUNCTIONALS}.{name}", _routed, imports=(PROTOCOL, _FUNCTIONALS),
+            stand_ins=(StandIn("references", "each model is a table of log-probs, on two ranks"),),
+            fixed={"micro_batch_size": None, "padding_microbatches": 0, "entropies": None},
+            requires=(f"{_FUNCTIONALS}.{name}",),
+        )
+        for name in (
+            "compute_ref_log_probs_with_routing", "extract_real_results_from_routed", "merge_ref_log_probs_compat",
+            "build_domain_routing_context",
         )
     ),
     *(_bind(f"{_UTIL}.{side}process_packed_seqs", _packed_on_ranks, **_LAYOUT) for side in ("pre", "post")),
