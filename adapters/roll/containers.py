@@ -194,7 +194,10 @@ _CONTAINER = Container(CONTAINER, common={"imports": (PROTOCOL,)})
 _ROWS = (
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "repeat", do, fixed={"count": 1}) for name, do in _SAME.items()),
     _CONTAINER.surgery(f"{_DATA}.rename", "repeat", _renamed, fixed={"count": 1}),
-    *(_CONTAINER.surgery(f"{_DATA}.{name}", "repeat", _updated, fixed={"count": 1}) for name in ("update", "__setitem__")),
+    *(
+        _CONTAINER.surgery(f"{_DATA}.{name}", "repeat", _updated, fixed={"count": 1})
+        for name in ("update", "__setitem__")
+    ),
     _CONTAINER.surgery(f"{_DATA}.__setstate__", "repeat", _restored, fixed={"count": 1}),
     _CONTAINER.surgery(f"{_DATA}.from_dict", "repeat", _remade, fixed={"count": 1}),
     _CONTAINER.surgery(f"{_DATA}.materialize_concat", "join", _fetched, stand_ins=(_RAY,)),

@@ -350,7 +350,9 @@ def _parted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     samples = inputs["samples"]
     rows = [torch.cat([sample["prompt"], sample["answer"]]) for sample in samples]
     width = max(map(len, rows))
-    ids, mask = (torch.stack([_to(row, width) for row in each]) for each in (rows, [torch.ones_like(row) for row in rows]))
+    ids, mask = (
+        torch.stack([_to(row, width) for row in each]) for each in (rows, [torch.ones_like(row) for row in rows])
+    )
     answered = torch.stack([torch.arange(width) >= len(sample["prompt"]) for sample in samples])
     prompts, answers = boundary.function(ids, mask, answered, _PAD_ID)
     pairs = zip(prompts, answers)

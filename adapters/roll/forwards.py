@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from sentinel import Binding, StandIn
@@ -61,7 +60,9 @@ class _Table:
         columns = {"input_ids": self.ids, "attention_mask": self.attended.long(), "response_mask": self.mask}
         columns |= {"position_ids": self.positions(pictured), "number": torch.arange(self.rows)}
         if pictured:
-            columns["multi_modal_inputs"] = [{"pixel_values": torch.full((1, 2), 0.5 + row)} for row in range(self.rows)]
+            columns["multi_modal_inputs"] = [
+                {"pixel_values": torch.full((1, 2), 0.5 + row)} for row in range(self.rows)
+            ]
         return CONTAINER(boundary, columns, {"loss_mask_keys": ["response_mask"]})
 
     def seen(self, ids: Any, positions: Any, pixels: Any) -> Any:

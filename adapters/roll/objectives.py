@@ -77,7 +77,9 @@ def _entropy_of_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     module, functions = boundary.module, boundary.imported[_FUNCTIONALS]
     values = functions.log_probs_from_logits(inputs["logits"], inputs["token_ids"])
     with kit.swap(module, "mpu", kit.make_single_rank_mpu()), kit.swap(torch, "compile", _compile_nothing):
-        entropy = kit.score_by_vocabulary(inputs["logits"], lambda own, _: module.vocab_parallel_entropy(own, True, False))
+        entropy = kit.score_by_vocabulary(
+            inputs["logits"], lambda own, _: module.vocab_parallel_entropy(own, True, False)
+        )
     return {"log_probs": values, "entropy": entropy[0].detach()}
 
 

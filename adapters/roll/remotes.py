@@ -87,7 +87,7 @@ def _time_nothing(**_: Any) -> Any:
 
 
 def _read(data: Any) -> dict[str, Any]:
-    columns = {name: data[name] for name in data.keys()}
+    columns = {name: data[name] for name in data.keys()}  # noqa: SIM118
     return {name: column if isinstance(column, torch.Tensor) else [*column] for name, column in columns.items()}
 
 
@@ -146,7 +146,8 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
 
 
 _KINDS: Mapping[str, tuple[Any, tuple[str, ...]]] = {
-    "chunk": (_chunked, ("split",)), "repeat": (_repeated, ("repeat", "tile")), "select_idxs": (_selected, ("reorder",)),
+    "chunk": (_chunked, ("split",)), "repeat": (_repeated, ("repeat", "tile")),
+    "select_idxs": (_selected, ("reorder",)),
     "union": (_united, ("repeat",)), "clone": (_cloned, ("repeat",)), "_cat": (_joined, ("join",)),
     "cat": (_joined, ("join",)),
 }  # fmt: skip
@@ -163,13 +164,17 @@ def _remote(owner: str, method: str) -> Binding:
     )  # fmt: skip
 
 
+_SENDING = Container(
+    CONTAINER, common={"imports": (PROTOCOL, _REMOTES, _BACKEND), "stand_ins": (_STORE, _TIMER)}
+)  # fmt: skip
 BINDINGS = (
     *(_remote("RowRemoteBatch", name) for name in ("chunk", "repeat", "select_idxs", "union", "_cat")),
     *(_remote("ColumnRemoteBatch", name) for name in ("chunk", "select_idxs", "union", "clone", "_cat")),
     _remote("RemoteBatch", "cat"),
     *(
-        Container(CONTAINER, common={"imports": (PROTOCOL, _REMOTES, _BACKEND), "stand_ins": (_STORE, _TIMER)}).surgery(
-            f"{PROTOCOL}.DataProto.{name}", "repeat", _sent, fixed={"count": 1, **_LAYOUTS}, requires=(f"{PROTOCOL}.DataProto.to_remote",),
+        _SENDING.surgery(
+            f"{PROTOCOL}.DataProto.{name}", "repeat", _sent, fixed={"count": 1, **_LAYOUTS},
+            requires=(f"{PROTOCOL}.DataProto.to_remote",),
         )
         for name in ("to_remote", "prefetch")
     ),

@@ -127,7 +127,7 @@ def _of_groups(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_manager(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a statistic that ROLL's manager reduces, under a prefix or for a domain. Other metrics have other names."""
+    """Return a statistic that ROLL's manager reduces, under a prefix or for a domain, next to other metrics."""
     manager, key = boundary.owner(), f"loss@{inputs['statistic']}"
     manager.add_metric("loss", 7.0)
     if "domain" in boundary.path:

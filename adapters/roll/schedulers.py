@@ -241,7 +241,8 @@ BINDINGS = (
             accepts={"filters": (False, True)},
         )
         for path in (
-            "GroupQueueManager.get_batch", "GroupQueueManager.put", "GroupQueueManager.get_episode_id", "GroupQueue.put",
+            "GroupQueueManager.get_batch", "GroupQueueManager.put", "GroupQueueManager.get_episode_id",
+            "GroupQueue.put",
         )
     ),
     Binding(
