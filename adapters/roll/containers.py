@@ -13,6 +13,8 @@ from sentinel.binding.families import Container, balanced_partition, data_proto,
 from sentinel.binding.kit import torch
 
 PROTOCOL = "roll.distributed.scheduler.protocol"
+#: Some bindings are only for versions with this module, because older versions of their functions are called otherwise.
+RECENT = ("roll.distributed.scheduler.remote_protocol",)
 _DATA = f"{PROTOCOL}.DataProto"
 CONTAINER = partial(kit.make_container, _DATA)
 
@@ -201,8 +203,8 @@ _ROWS = (
     _CONTAINER.surgery(f"{_DATA}.__setstate__", "repeat", _restored, fixed={"count": 1}),
     _CONTAINER.surgery(f"{_DATA}.from_dict", "repeat", _remade, fixed={"count": 1}),
     _CONTAINER.surgery(f"{_DATA}.materialize_concat", "join", _fetched, stand_ins=(_RAY,)),
-    _CONTAINER.joining(f"{PROTOCOL}.collate_fn"),
-    _CONTAINER.surgery(f"{_FUNCTIONALS}.divide_by_chunk_size", "split", _divided),
+    _CONTAINER.joining(f"{PROTOCOL}.collate_fn", requires=RECENT),
+    _CONTAINER.surgery(f"{_FUNCTIONALS}.divide_by_chunk_size", "split", _divided, requires=RECENT),
     _CONTAINER.surgery(f"{_DATA}.slice", "cut", _sliced, fixed={"remainder": 0}),
     _CONTAINER.surgery(f"{_DATA}.group_by", "split", _grouped, fixed={"count": 1}),
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "reorder", _indexed) for name in ("select_idxs", "__getitem__")),

@@ -469,11 +469,17 @@ BINDINGS = (
             (f"{_COLLATORS}.DataCollatorWithPaddingForDPO.__call__", _collated),
             (f"{_COLLATORS}.collate_fn_to_dict_list", _joined_columns),
             (f"{_ENGINES}.vllm_strategy.gather_outputs_to_pad_tensor", _gathered),
-            (f"{_ENGINES}.sglang_strategy.gather_outputs_to_pad_tensor", _gathered),
         )
     ),
+    Binding(
+        f"{_ENGINES}.sglang_strategy.gather_outputs_to_pad_tensor", "collation", call=_gathered, fixed=_TAGGED,
+        requires=("roll.distributed.scheduler.remote_protocol",),  # older versions do not import without SGLang
+    ),
     Binding(f"{_FUNCTIONALS}.get_eos_mask", "response_masks", call=_masked_responses),
-    Binding(f"{_FUNCTIONALS}.get_pad_mask", "response_masks", call=_padded_responses),
+    Binding(
+        f"{_FUNCTIONALS}.get_pad_mask", "response_masks", call=_padded_responses,
+        requires=(f"{_FUNCTIONALS}.get_pad_mask(eos_token)",),
+    ),
     Binding(f"{_FUNCTIONALS}.concatenate_input_and_output", "collation", call=_repeated_prompts, fixed=_PAIR),
     Binding(f"{_FUNCTIONALS}.separate_prompt_response", "collation", call=_parted, fixed=_PAIR),
     Binding(f"{_FUNCTIONALS}.gather_unpadded_input_ids", "collation", call=_unpadded, fixed=_TAGGED),

@@ -11,7 +11,7 @@ from sentinel.binding import kit
 from sentinel.binding.families import MPU, RANKS
 from sentinel.binding.kit import torch
 
-from .containers import CONTAINER, PROTOCOL
+from .containers import CONTAINER, PROTOCOL, RECENT
 
 _STRATEGIES = "roll.distributed.strategy"
 _FSDP, _HF, _MEGATRON = (f"{_STRATEGIES}.{name}_strategy" for name in ("fsdp2", "hf", "megatron"))
@@ -306,6 +306,7 @@ def _sliced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bind(path: str, call: Callable[..., Any], *imports: str, **more: Any) -> Binding:
     usual = {"imports": (PROTOCOL, _WORKER, _FSDP, *imports), "stand_ins": (_SELF, _MODEL, RANKS, _ADDRESS)}
+    usual["requires"] = RECENT
     return Binding(path, "recomputed_log_probs", call=call, **{**usual, **more})
 
 

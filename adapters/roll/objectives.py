@@ -95,6 +95,7 @@ _LOG_PROBS = (
     Binding(
         f"{_PARALLEL}._VocabParallelEntropy.forward", "token_log_probs", call=_entropy_of_ranks,
         imports=(_FUNCTIONALS,), stand_ins=(MPU, RANKS), fixed={"temperature": 1.0, "with_entropy": True},
+        requires=(f"{_PARALLEL}.vocab_parallel_entropy(use_fused_kernel)",),
     ),
     Binding(f"{_FUNCTIONALS}.entropy_from_logits", "token_log_probs", call=_entropy, fixed={"temperature": 1.0}),
     *(
@@ -308,7 +309,7 @@ def _cross_entropy(logits: Any, labels: Any, **_: Any) -> Any:
 
 
 def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute ROLL's loss of labels that the collator has shifted, split over two ranks if the tokens are even.
+    """Compute ROLL's loss of labels that the collator has shifted, split over two ranks.
 
     Some strategies take logits, and others take the loss of each token, which the adapter then computes.
     """
@@ -319,8 +320,11 @@ def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     owner = boundary.imported[_FSDP].FSDP2TrainStrategy if worker_of else boundary.owner
     takes_logits = owner.__name__ == "FSDP2TrainStrategy"
     output = inputs["logits"] if takes_logits else _cross_entropy(inputs["logits"], labels)
+    ranks = 1 if owner.__name__ == "InferenceStrategy" else 2
+    if labels.shape[1] % ranks:  # ROLL's rows have a multiple of the number of ranks
+        labels, pad = torch.nn.functional.pad(labels, (0, 1), value=-100), (0, 0, 0, 1) if takes_logits else (0, 1)
+        output = torch.nn.functional.pad(output, pad)
     width = labels.shape[1]
-    ranks = 1 if width % 2 or owner.__name__ == "InferenceStrategy" else 2
 
     def work(rank: int) -> Any:
         part = slice(rank * width // ranks, (rank + 1) * width // ranks)

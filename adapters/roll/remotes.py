@@ -55,8 +55,10 @@ class _Store:
         if all(key in self._rows for key in keys):
             places = [self._rows[key] for key in keys]
             return self._pack({name: self._columns[name][places] for name in fields})
-        cuts = (map(int, field.rpartition(" ")[2].split(":")) for field in fields)
-        return self._pack({name: self._columns[name][slice(*cut)] for name, cut in zip(keys, cuts)})
+        stored = (field.split(" ") for field in fields)
+        return self._pack(
+            {key: self._columns[name][slice(*map(int, cut.split(":")))] for key, (name, cut) in zip(keys, stored)}
+        )
 
 
 def _as_column(column: Any) -> Any:

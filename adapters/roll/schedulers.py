@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
@@ -12,7 +12,7 @@ from sentinel.binding import kit
 from sentinel.binding.families import Container
 from sentinel.binding.kit import torch
 
-from .containers import CONTAINER, PROTOCOL
+from .containers import CONTAINER, PROTOCOL, RECENT
 from .data import MAIN
 
 _SCHEDULING = "roll.distributed.scheduler"
@@ -58,7 +58,7 @@ def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         for step, count in ((0, needed), (1, completed - needed)):
             if step:
                 buffer.advance_step(1, 1)
-            batch = await buffer.get_batch(2 * count, kit.bookkeeping()) if count else []
+            batch = await _soon(buffer.get_batch(2 * count, kit.bookkeeping())) if count else []
             numbers = [item.prompt_id for item in batch]
             made.append(numbers[::2] if numbers[::2] == numbers[1::2] else [])
         return made
@@ -93,13 +93,13 @@ def _queued(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     async def collect() -> tuple[list[int], list[int]]:
         manager.advance_step(0)
         for number in range(done):
-            episodes = [await manager.get_episode_id(0, env) for env in range(2)]
+            episodes = [await _soon(manager.get_episode_id(0, env)) for env in range(2)]
             for env, episode in enumerate(episodes):
                 manager.put(0, episode, 0, kit.stand_in(number=number, meta_info={}), env)
         accepted = [number for number in range(done) if number not in rejected]
         size = min(inputs["needed"], len(accepted))
-        taken = await manager.get_batch(2 * size, 0)
-        left = await manager.get_batch(2 * (len(accepted) - size), 1) if len(accepted) > size else []
+        taken = await _soon(manager.get_batch(2 * size, 0))
+        left = await _soon(manager.get_batch(2 * (len(accepted) - size), 1)) if len(accepted) > size else []
         for task in manager.pending_gets:
             task.cancel()
         return ([one.number for one in rollouts[::2]] for rollouts in (taken, left))
@@ -107,6 +107,15 @@ def _queued(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     with kit.swap(boundary.module, "tqdm", kit.bookkeeping):
         taken, left = asyncio.run(collect())
     return {"taken": [*taken], "left": [*left]}
+
+
+async def _soon(result: Coroutine[Any, Any, Any]) -> Any:
+    """Return a coroutine's result, or an empty list if it waits for rollouts that nobody will finish."""
+    task = asyncio.ensure_future(result)
+    done, _ = await asyncio.wait({task}, timeout=0.5)
+    if not done:
+        task.cancel()
+    return task.result() if done else []
 
 
 def _ignore(*_: Any, **__: Any) -> None:
@@ -263,6 +272,7 @@ BINDINGS = (
     ),
     _BATCHES.surgery(
         f"{_SCHEDULING}.reward_scheduler.RewardScheduler.compute_rewards", "repeat", _routed, fixed={"count": 1},
+        requires=RECENT,
     ),
     Binding(
         f"{_LOOP}.query_filter", "group_filter", call=_filtered, imports=(PROTOCOL,), stand_ins=(_CONFIG,),
