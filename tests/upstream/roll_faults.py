@@ -60,8 +60,7 @@ FAULTS = (
     ),
     _fault(
         f"{_SCHEDULERS}.rollout_scheduler.GroupQueue.put", "rollout_collection",
-        "self.advance_group(create_step=self.current_step)\n            else", "self.current_step\n            else",
-        options={"filters": True},
+        "elif self.group_filter.filter(", "elif not self.group_filter.filter(",
     ),
     _fault(
         f"{_SCHEDULERS}.generate_scheduler.DynamicSamplingScheduler.get_next_dataset_item", "minibatch_iteration",
