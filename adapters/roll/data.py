@@ -440,6 +440,8 @@ def _adjusted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"padded": boundary.function(values, inputs["length"], values.shape[-1], inputs["pad_value"])}
 
 
+#: A module of recent versions. Older versions of some functions are elsewhere, or are called otherwise.
+_RECENT = ("roll.distributed.scheduler.remote_protocol",)
 _TAGGED = {"layouts": {"input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]}, "tag": {"kind": "text"}}}
 _ANSWER = {
     "layouts": {
@@ -473,7 +475,7 @@ BINDINGS = (
     ),
     Binding(
         f"{_ENGINES}.sglang_strategy.gather_outputs_to_pad_tensor", "collation", call=_gathered, fixed=_TAGGED,
-        requires=("roll.distributed.scheduler.remote_protocol",),  # older versions do not import without SGLang
+        requires=_RECENT,  # older versions do not import without SGLang
     ),
     Binding(f"{_FUNCTIONALS}.get_eos_mask", "response_masks", call=_masked_responses),
     Binding(
@@ -482,7 +484,7 @@ BINDINGS = (
     ),
     Binding(f"{_FUNCTIONALS}.concatenate_input_and_output", "collation", call=_repeated_prompts, fixed=_PAIR),
     Binding(f"{_FUNCTIONALS}.separate_prompt_response", "collation", call=_parted, fixed=_PAIR),
-    Binding(f"{_FUNCTIONALS}.gather_unpadded_input_ids", "collation", call=_unpadded, fixed=_TAGGED),
+    Binding(f"{_FUNCTIONALS}.gather_unpadded_input_ids", "collation", call=_unpadded, fixed=_TAGGED, requires=_RECENT),
     *(
         Binding(
             f"{_LOOP}.{name}", "collation", call=_continued, fixed=_ANSWER, imports=(_PROTOCOL,),

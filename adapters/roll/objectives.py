@@ -11,7 +11,7 @@ from sentinel.binding import kit
 from sentinel.binding.families import MPU, RANKS
 from sentinel.binding.kit import torch
 
-from .containers import PROTOCOL
+from .containers import PROTOCOL, RECENT
 
 _FUNCTIONALS = "roll.utils.functionals"
 _STRATEGY = "roll.distributed.strategy.strategy.InferenceStrategy"
@@ -91,6 +91,7 @@ _LOG_PROBS = (
     Binding(
         f"{_DPO}.ActorWorker.forward_func_log_probs", "token_log_probs", call=_of_pairs, imports=(PROTOCOL, _FSDP),
         stand_ins=(_SELF, _RANK, _ADDRESS), fixed={"temperature": 1.0, "with_entropy": False},
+        requires=RECENT,
     ),
     Binding(
         f"{_PARALLEL}._VocabParallelEntropy.forward", "token_log_probs", call=_entropy_of_ranks,
@@ -358,7 +359,7 @@ _SUPERVISED = (
         )
     ),
     *(
-        Binding(path, "supervised_loss", call=_shifted, imports=imports, stand_ins=stand_ins)
+        Binding(path, "supervised_loss", call=_shifted, imports=imports, stand_ins=stand_ins, requires=RECENT)
         for path, imports, stand_ins in (
             (f"{_FSDP}.FSDP2TrainStrategy.op_compute_language_loss", (_FSDP,), (_RANK, RANKS)),
             (f"{_FSDP}.FSDP2TrainStrategy.get_labels_on_cp_rank", (_FSDP,), (_RANK, RANKS)),

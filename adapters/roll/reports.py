@@ -10,7 +10,7 @@ from sentinel import Binding
 from sentinel.binding import kit
 from sentinel.binding.kit import torch
 
-from .containers import CONTAINER, PROTOCOL
+from .containers import CONTAINER, PROTOCOL, RECENT
 
 _METRICS = "roll.utils.metrics.metrics_manager.MetricsManager"
 _QUANTITIES = ("advantages", "returns", "values")
@@ -161,7 +161,10 @@ BINDINGS = (
         for name in ("add_values_metrics", "add_token_metrics", "add_all_metrics")
     ),
     Binding(f"{_METRICS}.add_domain_all_metrics", "batch_report", call=_of_a_domain, imports=(PROTOCOL,)),
-    Binding(f"{_AGENTS}.compute_train_data_metrics", "batch_report", call=_of_training_data, imports=(PROTOCOL,)),
+    Binding(
+        f"{_AGENTS}.compute_train_data_metrics", "batch_report", call=_of_training_data, imports=(PROTOCOL,),
+        requires=RECENT,
+    ),
     *(
         _statistic(f"{_AGENTS}.{function}", partial(_of_episodes, name))
         for function, name in (

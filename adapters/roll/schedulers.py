@@ -247,7 +247,7 @@ BINDINGS = (
     *(
         Binding(
             f"{_ROLLOUTS}.{path}", "rollout_collection", call=_queued, imports=(PROTOCOL,), stand_ins=(_SELF,),
-            accepts={"filters": (False, True)},
+            accepts={"filters": (False, True)}, requires=RECENT,
         )
         for path in (
             "GroupQueueManager.get_batch", "GroupQueueManager.put", "GroupQueueManager.get_episode_id",
@@ -276,10 +276,10 @@ BINDINGS = (
     ),
     Binding(
         f"{_LOOP}.query_filter", "group_filter", call=_filtered, imports=(PROTOCOL,), stand_ins=(_CONFIG,),
-        dialects=(_ALONE,),
+        dialects=(_ALONE,), requires=RECENT,
     ),
     Binding(
         f"{_LOOP}.query_filter", "difficulty_filter", call=_of_mean, imports=(PROTOCOL,), stand_ins=(_CONFIG,),
-        dialects=(_ALONE,),
+        dialects=(_ALONE,), requires=RECENT,
     ),
 )  # fmt: skip
