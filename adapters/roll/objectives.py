@@ -348,7 +348,10 @@ def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _SUPERVISED = (
     *(
-        Binding(path, "supervised_loss", call=_supervised, imports=imports, stand_ins=stand_ins)
+        Binding(
+            path, "supervised_loss", call=_supervised, imports=imports, stand_ins=stand_ins,
+            requires=(f"{_STRATEGY}.op_compute_language_loss_from_logits(reduction)",),
+        )
         for path, imports, stand_ins in (
             (f"{_STRATEGY}.op_compute_language_loss_from_logits", (), (_RANK,)),
             (f"{_MEGATRON}.MegatronInferStrategy.op_compute_language_loss_from_logits", (), (_RANK, MPU)),
