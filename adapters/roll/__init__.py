@@ -25,7 +25,7 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
-from . import agents, containers, data, objectives, reports, rewards, turns
+from . import agents, containers, data, forwards, objectives, remotes, reports, rewards, schedulers, turns
 from .containers import PROTOCOL
 
 _MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
@@ -1104,7 +1104,8 @@ TARGET = Target(
             )
         ),
         *data.BINDINGS, *containers.BINDINGS, *agents.BINDINGS, *rewards.BINDINGS, *objectives.BINDINGS,
-        *turns.BINDINGS, *reports.BINDINGS,
+        *turns.BINDINGS, *reports.BINDINGS, *remotes.BINDINGS,
+        *schedulers.BINDINGS, *forwards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # Stub modules need these versions, because ROLL's engine wrappers raise an exception for unknown ones.

@@ -7,12 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel import Binding
+from sentinel import Binding, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import Container, balanced_partition, data_proto, microbatch_packing
 from sentinel.binding.kit import torch
 
 PROTOCOL = "roll.distributed.scheduler.protocol"
+#: Some bindings are only for versions with this module, because older versions of their functions are called otherwise.
+RECENT = ("roll.distributed.scheduler.remote_protocol",)
 _DATA = f"{PROTOCOL}.DataProto"
 CONTAINER = partial(kit.make_container, _DATA)
 
@@ -92,6 +94,7 @@ _SAME = {
         boundary.function(data, [*data.batch.keys()], [*data.non_tensor_batch.keys()], [*data.meta_info])
     ],
     "clone": lambda boundary, inputs, data: [boundary.function(data)],
+    "to": lambda boundary, inputs, data: [boundary.function(data, "cpu")],
     "from_single_dict": lambda boundary, inputs, data: [
         boundary.function({**dict(data.batch.items()), **dict(data.non_tensor_batch.items())}, data.meta_info)
     ],
@@ -131,10 +134,77 @@ def _expanded(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
     return rows
 
 
+def _updated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Replace the columns of a container of reversed rows by the right columns, at once or one after the other."""
+    turned = {
+        name: column.flip(0) if isinstance(column, torch.Tensor) else column[::-1]
+        for name, column in inputs["fields"].items()
+    }
+    wrong, right = CONTAINER(boundary, turned, data.meta_info), {**dict(data.batch.items())}
+    right |= dict(data.non_tensor_batch.items())
+    if boundary.path.endswith("update"):
+        boundary.function(wrong, right)
+        return [wrong]
+    for name, column in right.items():
+        boundary.function(wrong, name, column)
+    return [wrong]
+
+
+def _restored(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Restore a container from its pickled state."""
+    made = kit.make_unbuilt(boundary.owner)
+    boundary.function(made, data.__getstate__())
+    return [made]
+
+
+def _remade(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    tensors, objects = dict(data.batch.items()), dict(data.non_tensor_batch.items())
+    return [boundary.function(tensors, objects, dict(data.meta_info))]
+
+
+def _divided(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Divide the tensors and each column of objects into parts of ``count`` rows with ROLL."""
+    sizes = _sizes(len(data), inputs["count"])
+    tensors = boundary.function(data.select([*data.batch.keys()], [])._batch, sizes)
+    objects = {name: boundary.function(column, sizes) for name, column in data.non_tensor_batch.items()}
+    return [
+        CONTAINER(
+            boundary, {**dict(part.items()), **{name: own[place] for name, own in objects.items()}}, inputs["meta"]
+        )
+        for place, part in enumerate(tensors)
+    ]
+
+
+def _sizes(rows: int, count: int) -> list[int]:
+    return [min(count, rows - start) for start in range(0, rows, count)]
+
+
+def _fetched(boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
+    """Join containers that are behind references, among which there is one that ROLL must not collect."""
+    wrapped = boundary.module.ObjectRefWrap
+
+    def call(parts: Sequence[Any]) -> Any:
+        references = [wrapped(part, collected=True) for part in parts]
+        return boundary.function([*references, wrapped(parts[0], collected=False)])
+
+    with kit.swap(boundary.module, "ray", kit.stand_in(get=kit.return_first)):
+        return kit.join_parts(CONTAINER, replace(boundary, function=call), inputs, None)
+
+
+_RAY = StandIn("ray", "a reference is the object itself")
 _CONTAINER = Container(CONTAINER, common={"imports": (PROTOCOL,)})
 _ROWS = (
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "repeat", do, fixed={"count": 1}) for name, do in _SAME.items()),
     _CONTAINER.surgery(f"{_DATA}.rename", "repeat", _renamed, fixed={"count": 1}),
+    *(
+        _CONTAINER.surgery(f"{_DATA}.{name}", "repeat", _updated, fixed={"count": 1})
+        for name in ("update", "__setitem__")
+    ),
+    _CONTAINER.surgery(f"{_DATA}.__setstate__", "repeat", _restored, fixed={"count": 1}),
+    _CONTAINER.surgery(f"{_DATA}.from_dict", "repeat", _remade, fixed={"count": 1}),
+    _CONTAINER.surgery(f"{_DATA}.materialize_concat", "join", _fetched, stand_ins=(_RAY,)),
+    _CONTAINER.joining(f"{PROTOCOL}.collate_fn", requires=RECENT),
+    _CONTAINER.surgery(f"{_FUNCTIONALS}.divide_by_chunk_size", "split", _divided, requires=RECENT),
     _CONTAINER.surgery(f"{_DATA}.slice", "cut", _sliced, fixed={"remainder": 0}),
     _CONTAINER.surgery(f"{_DATA}.group_by", "split", _grouped, fixed={"count": 1}),
     *(_CONTAINER.surgery(f"{_DATA}.{name}", "reorder", _indexed) for name in ("select_idxs", "__getitem__")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 import itertools
 from collections.abc import Mapping
@@ -198,7 +200,14 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     parts = boundary.module.split_by_token(ids, ids[0], messages=messages, tokenizer=tokenizer)
-    masks = boundary.function(messages, parts, tokenizer)
+    masks = boundary.module.token_ids_to_assistant_mask(messages, parts, tokenizer)
+    return {"token_ids": [*itertools.chain(*parts)], "loss_mask": [*itertools.chain(*masks)]}
+
+
+def _tokens_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the token ids and the loss mask that ROLL makes of a chat whose messages it tokenizes one by one."""
+    tokenizer, messages = chat(inputs)
+    parts, masks = boundary.function(messages, tokenizer)
     return {"token_ids": [*itertools.chain(*parts)], "loss_mask": [*itertools.chain(*masks)]}
 
 
@@ -313,11 +322,126 @@ def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [{"input_ids": row[row >= 0], "tag": sample["tag"]} for row, sample in zip(made, samples)]}
 
 
+def _padded_responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the response mask that ROLL computes from the padding of each response."""
+    mask = boundary.function(inputs["responses"], inputs["pad_token_id"], inputs["eos_token_id"])
+    return {"response_mask": torch.cat([torch.zeros_like(inputs["prompt_mask"]), mask], -1)}
+
+
+def _repeated_prompts(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Join prompts, padded on the left, with two answers each, padded on the right. The second one is reversed."""
+    samples = inputs["samples"]
+    width, length = (max(len(sample[name]) for sample in samples) for name in ("prompt", "answer"))
+    prompts = torch.stack([_to(sample["prompt"].flip(0), width).flip(0) for sample in samples])
+    both = [(sample["answer"], sample["answer"].flip(0)) for sample in samples]
+    made = boundary.function(prompts, torch.stack([_to(answer, length) for pair in both for answer in pair]), 2)
+    read = []
+    for row, sample in enumerate(samples):
+        start, end = width - len(sample["prompt"]), width + len(sample["answer"])
+        one, other = (each[start:end] for each in made[2 * row : 2 * row + 2])
+        asked, answer = one[: width - start], one[width - start :]
+        whole = torch.equal(other, torch.cat([asked, answer.flip(0)]))
+        read.append({"prompt": asked, "answer": answer} if whole else {})
+    return {"samples": read}
+
+
+def _parted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Separate the prompt and the answer of padded rows with ROLL. The padding of the answers is marked as answer."""
+    samples = inputs["samples"]
+    rows = [torch.cat([sample["prompt"], sample["answer"]]) for sample in samples]
+    width = max(map(len, rows))
+    ids, mask = (
+        torch.stack([_to(row, width) for row in each]) for each in (rows, [torch.ones_like(row) for row in rows])
+    )
+    answered = torch.stack([torch.arange(width) >= len(sample["prompt"]) for sample in samples])
+    prompts, answers = boundary.function(ids, mask, answered, _PAD_ID)
+    pairs = zip(prompts, answers)
+    return {"samples": [{"prompt": one[one != _PAD_ID], "answer": two[two != _PAD_ID]} for one, two in pairs]}
+
+
+def _unpadded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Gather the token ids of rows whose padding is on both sides with ROLL."""
+    samples = inputs["samples"]
+    width = 1 + max(len(sample["input_ids"]) for sample in samples)
+    rows = [torch.nn.functional.pad(sample["input_ids"], (1, 0)) for sample in samples]
+    mask = torch.stack([_to(torch.cat([row[:1] * 0, torch.ones_like(row[1:])]), width) for row in rows])
+    made = boundary.function(torch.stack([_to(row, width) for row in rows]), mask)
+    return {"samples": [{"input_ids": torch.tensor(ids), "tag": each["tag"]} for ids, each in zip(made, samples)]}
+
+
+def _continued(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Make training rows of requests and an engine's answers with ROLL, one request after the other.
+
+    ROLL's rollout loop sends the requests and receives the answers; a stand-in for its context has an engine and a
+    reward worker. Each prompt has two samples: the answer, and the reversed answer.
+    """
+    pads = {"eos_token_id": _END_ID, "pad_token_id": _PAD_ID}
+    data, read = boundary.imported[_PROTOCOL].DataProto, []
+    for number, sample in enumerate(inputs["samples"]):
+        prompt = torch.nn.functional.pad(sample["prompt"], (2, 0), value=_PAD_ID)[None]
+        mask = (prompt != _PAD_ID).long()
+        columns = {"input_ids": prompt, "attention_mask": mask, "position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
+        answers = [[*own.tolist(), _END_ID] for own in (sample["answer"], sample["answer"].flip(0))]
+        log_probs = [[*own.tolist(), 0.5] for own in (sample["log_probs"], sample["log_probs"].flip(0))]
+        width = prompt.shape[1] + len(answers[0]) + 2
+        told = {**pads, "output_token_ids": answers, "output_logprobs": log_probs, "finish_reasons": ["stop", "stop"]}
+        options = {"generation_config": {"num_return_sequences": 2}}
+        request = data.from_dict(columns, {"tag": [f"prompt {number}"]}, options)
+        if boundary.owner is None:
+            made = boundary.function(request, data(meta_info=told), width)
+        else:
+            made = data.concat(_looped(boundary, request, told, width, expands=number % 2 == 1))
+            made.pop(["scores"])
+        rows = [{name: column[row] for name, column in made.batch.items()} for row in range(2)]
+        found = [_answered(row) for row in rows]
+        whole = len(made) == 2 and made.non_tensor_batch["tag"].tolist() == [f"prompt {number}"] * 2
+        whole = whole and all(torch.equal(found[0][name].flip(0), found[1][name]) for name in ("answer", "log_probs"))
+        read.append(found[0] if whole and torch.equal(found[0]["prompt"], found[1]["prompt"]) else {})
+    return {"samples": read}
+
+
+def _answered(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the prompt, the answer and its log-probs in a row, without the end token and its log-prob."""
+    answered = row["response_mask"].bool()
+    log_probs = torch.nn.functional.pad(row["infer_logprobs"], (1, 0))[answered]
+    asked = row["input_ids"][row["prompt_mask"].bool()]
+    return {"prompt": asked, "answer": row["input_ids"][answered][:-1], "log_probs": log_probs[:-1]}
+
+
+def _looped(boundary: Any, request: Any, told: Mapping[str, Any], width: int, expands: bool) -> Any:
+    """Return the rows that ROLL's rollout loop makes of a request.
+
+    :param expands: whether ROLL sends one request per sample, instead of one request for both.
+    """
+    data = boundary.imported[_PROTOCOL].DataProto
+    sent = itertools.count()
+
+    async def generate(req: Any, domain: str) -> Any:
+        several = ("output_token_ids", "output_logprobs", "finish_reasons")
+        place = next(sent)
+        own = {name: told[name][place : place + 1] if expands else told[name] for name in several}
+        return data(meta_info={**told, **own})
+
+    async def compute_rewards(req: Any, domain: str) -> Any:
+        return data.from_dict({"scores": torch.arange(len(req)).float()})
+
+    context = kit.stand_in(
+        meta_info=request.meta_info, is_num_return_sequences_expand=expands, is_val=True, prompt_id=0,
+        get_request_data=lambda meta_info: (request, "domain"), generate=generate, compute_rewards=compute_rewards,
+        do_generate_and_reward=lambda **_: contextlib.nullcontext(), sequence_length=width, pipeline_config=None,
+    )  # fmt: skip
+    tracer = kit.bookkeeping(start_as_current_span=lambda *_, **__: contextlib.nullcontext())
+    with kit.swap(boundary.module, "get_tracer", lambda *_: tracer):
+        return asyncio.run(boundary.owner.process_new_prompt(kit.make_unbuilt(boundary.owner), context))
+
+
 def _adjusted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values = inputs["values"]
     return {"padded": boundary.function(values, inputs["length"], values.shape[-1], inputs["pad_value"])}
 
 
+#: A module of recent versions. Older versions of some functions are elsewhere, or are called otherwise.
+_RECENT = ("roll.distributed.scheduler.remote_protocol",)
 _TAGGED = {"layouts": {"input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]}, "tag": {"kind": "text"}}}
 _ANSWER = {
     "layouts": {
@@ -325,6 +449,8 @@ _ANSWER = {
         "log_probs": {"kind": "tensor", "dtype": "float32", "shape": ["tokens"]},
     }
 }
+_PAIR = {"layouts": {name: _ANSWER["layouts"][name] for name in ("prompt", "answer")}}
+_LOOP, _PROTOCOL = "roll.distributed.scheduler.user_defined_rollout_loop", "roll.distributed.scheduler.protocol"
 _ONE_ANSWER = {"trains": "last", "max_tokens": None, "after_an_answer": (), "default_system": False}
 
 
@@ -347,12 +473,41 @@ BINDINGS = (
             (f"{_ENGINES}.vllm_strategy.gather_outputs_to_pad_tensor", _gathered),
         )
     ),
+    Binding(
+        f"{_ENGINES}.sglang_strategy.gather_outputs_to_pad_tensor", "collation", call=_gathered, fixed=_TAGGED,
+        requires=_RECENT,  # older versions do not import without SGLang
+    ),
     Binding(f"{_FUNCTIONALS}.get_eos_mask", "response_masks", call=_masked_responses),
     Binding(
-        f"{_TURNS}.token_ids_to_assistant_mask", "trained_tokens", call=_trained_of_a_chat,
-        requires=(f"{_TURNS}.split_by_token(messages)",), stand_ins=(_TOKENIZER,),
-        # Fixed, because ROLL's environments have no tool messages and add the system message themselves.
-        fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
+        f"{_FUNCTIONALS}.get_pad_mask", "response_masks", call=_padded_responses,
+        requires=(f"{_FUNCTIONALS}.get_pad_mask(eos_token)",),
+    ),
+    Binding(f"{_FUNCTIONALS}.concatenate_input_and_output", "collation", call=_repeated_prompts, fixed=_PAIR),
+    Binding(f"{_FUNCTIONALS}.separate_prompt_response", "collation", call=_parted, fixed=_PAIR),
+    Binding(f"{_FUNCTIONALS}.gather_unpadded_input_ids", "collation", call=_unpadded, fixed=_TAGGED, requires=_RECENT),
+    *(
+        Binding(
+            f"{_LOOP}.{name}", "collation", call=_continued, fixed=_ANSWER, imports=(_PROTOCOL,),
+            stand_ins=(
+                StandIn("context", "the real one belongs to a scheduler; here it has an engine and a reward worker"),
+            ),
+        )
+        for name in (
+            "postprocess_output_data", "UserDefinedRolloutLoop.process_new_prompt",
+            "UserDefinedRolloutLoop._generate_and_reward_impl",
+        )
+    ),
+    *(
+        Binding(
+            f"{_TURNS}.{name}", "trained_tokens", call=call,
+            requires=(f"{_TURNS}.split_by_token(messages)",), stand_ins=(_TOKENIZER,),
+            # Fixed, because ROLL's environments have no tool messages and add the system message themselves.
+            fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
+        )
+        for name, call in (
+            ("token_ids_to_assistant_mask", _trained_of_a_chat), ("split_by_token", _trained_of_a_chat),
+            ("messages_to_tokens_and_masks", _tokens_of_a_chat),
+        )
     ),
     Binding(
         "roll.utils.functionals.postprocess_generate", "response_masks", call=_response_mask,

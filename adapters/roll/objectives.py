@@ -8,15 +8,18 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding import kit
+from sentinel.binding.families import MPU, RANKS
 from sentinel.binding.kit import torch
 
-from .containers import PROTOCOL
+from .containers import PROTOCOL, RECENT
 
 _FUNCTIONALS = "roll.utils.functionals"
 _STRATEGY = "roll.distributed.strategy.strategy.InferenceStrategy"
 _FSDP = "roll.distributed.strategy.fsdp2_strategy"
 _DIVERGENCE = "roll.pipeline.distill.various_divergence"
 _DPO = "roll.pipeline.dpo.actor_worker"
+_PARALLEL, _MEGATRON = "roll.third_party.megatron.tensor_parallel", "roll.distributed.strategy.megatron_strategy"
+_DISTILL, _SFT = "roll.pipeline.distill.distill_worker", "roll.pipeline.sft.sft_worker"
 
 _SELF = StandIn("self", "the real object needs Ray and a model; the method reads only these attributes")
 #: A strategy of one rank, whose methods are the real ones.
@@ -61,7 +64,40 @@ def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return kit.call_entropy("log_probs_from_logits", boundary, inputs)
 
 
+def _of_pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs with the method of ROLL's DPO worker that calls a strategy."""
+    whole = _of_whole_rows(inputs)
+    worker = kit.stand_in(strategy=_strategy(boundary.imported[_FSDP].FSDP2InferStrategy))
+    columns = {name: whole[name] for name in ("input_ids", "attention_mask")}
+    return {"log_probs": boundary.function(worker, _batch(boundary, columns), whole["logits"])[1]["log_probs"]}
+
+
+def _entropy_of_ranks(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute entropies with ROLL's function for logits whose vocabulary is split over one or two ranks."""
+    module, functions = boundary.module, boundary.imported[_FUNCTIONALS]
+    values = functions.log_probs_from_logits(inputs["logits"], inputs["token_ids"])
+    with kit.swap(module, "mpu", kit.make_single_rank_mpu()), kit.swap(torch, "compile", _compile_nothing):
+        entropy = kit.score_by_vocabulary(
+            inputs["logits"], lambda own, _: module.vocab_parallel_entropy(own, True, False)
+        )
+    return {"log_probs": values, "entropy": entropy[0].detach()}
+
+
+def _compile_nothing(**_: Any) -> Any:
+    return kit.return_first
+
+
 _LOG_PROBS = (
+    Binding(
+        f"{_DPO}.ActorWorker.forward_func_log_probs", "token_log_probs", call=_of_pairs, imports=(PROTOCOL, _FSDP),
+        stand_ins=(_SELF, _RANK, _ADDRESS), fixed={"temperature": 1.0, "with_entropy": False},
+        requires=RECENT,
+    ),
+    Binding(
+        f"{_PARALLEL}._VocabParallelEntropy.forward", "token_log_probs", call=_entropy_of_ranks,
+        imports=(_FUNCTIONALS,), stand_ins=(MPU, RANKS), fixed={"temperature": 1.0, "with_entropy": True},
+        requires=(f"{_PARALLEL}.vocab_parallel_entropy(use_fused_kernel)",),
+    ),
     Binding(f"{_FUNCTIONALS}.entropy_from_logits", "token_log_probs", call=_entropy, fixed={"temperature": 1.0}),
     *(
         Binding(path, "token_log_probs", call=_scored, stand_ins=stand_ins, fixed={"temperature": 1.0}, **more)
@@ -135,6 +171,55 @@ def _student(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(worker, data, torch.cat([ours, last], 1))[0]}
 
 
+def _of_indices(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute the mean divergence from the teacher's probabilities of all tokens, which ROLL sorts by probability.
+
+    With Megatron's strategy, the student's vocabulary is split over two ranks if its size is even.
+    """
+    valid, count = inputs["response_mask"] != 0, inputs["batch_num_tokens"]
+    count = max(int(valid.sum()), 1) if count is None else count
+    logits, teacher = (torch.where(valid[..., None], inputs[name], 0.0) for name in ("logits", "teacher_logits"))
+    divergence = _divergence(boundary, _OBJECTIVES[inputs["beta"]], inputs["temperature"])
+    module, labels = boundary.module, torch.where(valid, 1, -100)
+    megatron = boundary.path.startswith(_MEGATRON)
+    base = boundary.imported[_STRATEGY.rpartition(".")[0]].InferenceStrategy
+    strategy = _strategy(module.MegatronInferStrategy if megatron else base)
+    size = teacher.shape[-1]
+
+    def of_teacher() -> Any:
+        options = {"topk": size, "kd_temperature": inputs["temperature"]}
+        if not boundary.path.startswith(_DISTILL):
+            return strategy.op_compute_topk_probs_and_indices(teacher, **options)
+        settings = {"logits_topk": size, "target_vocab_size": size, "teacher_temperature": 1, **options}
+        worker = kit.stand_in(strategy=strategy, pipeline_config=kit.stand_in(**settings))
+        return boundary.function(worker, None, torch.cat([teacher, teacher[..., :1]], -1))[1].values()
+
+    if not megatron:
+        probs, log_probs, indices, infinite = of_teacher()
+        sent = divergence, logits, probs, log_probs, indices, infinite, labels
+        return {"loss": strategy.op_compute_various_divergence(*sent, reduction="sum")[0] / count}
+    strategy.models_unwrapped = [kit.stand_in(get_batch_on_this_cp_rank=lambda batch, **_: batch)]
+
+    def score(own: Any, rank: int) -> Any:
+        parallel = kit.make_single_rank_mpu(get_tensor_model_parallel_world_size=size // own.shape[-1])
+        parallel.get_tensor_model_parallel_rank = lambda: torch.distributed.get_rank()
+        with kit.swap(module, "mpu", parallel):
+            sent = divergence, own, *teachers, labels
+            return strategy.op_compute_various_divergence(*sent, reduction="none")[0]
+
+    with kit.swap_all(module, mpu=kit.make_single_rank_mpu(), reduce_from_tensor_model_parallel_region=_sum_of_ranks):
+        teachers = of_teacher()
+        losses = kit.score_by_vocabulary(logits, score)[0]
+    return {"loss": torch.where(valid, losses, 0.0).sum() / count}
+
+
+def _sum_of_ranks(own: Any) -> Any:
+    """Sum a tensor over all ranks. The gradient of each rank's own part is that of the sum, as in Megatron."""
+    total = own.detach().clone()
+    torch.distributed.all_reduce(total)
+    return own + (total - own.detach())
+
+
 #: The adapter sets the logits of masked tokens to 0 for both models. Objectives with options (skewed and adaptive
 #: divergences) fail for equal logits, so their scenarios have no masked tokens.
 _FULL: Mapping[str, tuple[Any, ...]] = {"response_mask": ("full",)}
@@ -149,7 +234,23 @@ def _distillation(path: str, beta: float | None, objective: str = "", **options:
     )  # fmt: skip
 
 
+_INDEXED = (
+    f"{_STRATEGY}.op_compute_topk_logits", f"{_STRATEGY}.op_compute_gather_by_teacher_indices",
+    f"{_DISTILL}.TeacherWorker.forward_func",
+    *(
+        f"{_MEGATRON}.MegatronInferStrategy.op_compute_{name}"
+        for name in ("topk_logits", "gather_by_teacher_indices", "various_divergence")
+    ),
+)  # fmt: skip
 _DISTILLATION = (
+    *(
+        Binding(
+            path, "distillation_loss", call=_of_indices, dtypes=("float32",), accepts={"beta": tuple(_OBJECTIVES)},
+            imports=(_DIVERGENCE, _STRATEGY.rpartition(".")[0]), requires=(f"{_STRATEGY}.op_compute_topk_logits",),
+            stand_ins=(_RANK, *((MPU, RANKS) if path.startswith(_MEGATRON) else ())),
+        )
+        for path in _INDEXED
+    ),
     Binding(
         "roll.pipeline.distill.distill_worker.StudentWorker.loss_func", "distillation_loss", call=_student,
         imports=(PROTOCOL, _DIVERGENCE, _STRATEGY.rpartition(".")[0]), stand_ins=(_SELF, _RANK, _ADDRESS),
@@ -173,6 +274,101 @@ _DISTILLATION = (
             ("skewed_forward_kl", 0.0, "skewed_forward_kl", {"skew_lambda": 0.0}),
             ("skewed_reverse_kl", 1.0, "skewed_reverse_kl", {"skew_lambda": 0.0}),
             ("adaptive_kl", 0.0, "adaptive_kl", {"adaptive_kl_alpha": -1.0}),
+        )
+    ),
+)  # fmt: skip
+
+
+# -- supervised losses -------------------------------------------------------------------------------------------------
+
+
+def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute ROLL's mean loss of labels that are not shifted, or its sum divided by the number of tokens.
+
+    :raises AbsentError: if there is no trained token, whose mean is not defined.
+    """
+    counted, total = (inputs["labels"][:, 1:] != -100).sum(), inputs["batch_num_tokens"]
+    if "eval" in boundary.path:
+        strategy = _strategy(boundary.imported[_STRATEGY.rpartition(".")[0]].InferenceStrategy)
+        tokens = counted.clamp(min=1) if total is None else total
+        data = _batch(boundary, {"labels_for_loss": inputs["labels"]}, batch_num_tokens={"labels_for_loss": tokens})
+        return {"loss": boundary.function(kit.stand_in(strategy=strategy), data, inputs["logits"])[0]}
+    if total is None and not counted:
+        raise AbsentError("this scenario has no trained token; the mean of no token is not defined")
+    strategy = _strategy(boundary.owner)
+    strategy.models_unwrapped = [kit.stand_in(get_batch_on_this_cp_rank=lambda batch, **_: batch)]
+    stands = {"mpu": kit.make_single_rank_mpu(), "vocab_parallel_cross_entropy": _cross_entropy}
+    with kit.swap_all(boundary.module, **(stands if boundary.path.startswith(_MEGATRON) else {})):
+        reduction = "mean" if total is None else "sum"
+        loss, told = boundary.function(strategy, inputs["logits"], inputs["labels"], reduction=reduction)
+    right = int(told) == int(counted)
+    return {"loss": (loss / (1 if total is None else total)) if right else loss * float("nan")}
+
+
+def _cross_entropy(logits: Any, labels: Any, **_: Any) -> Any:
+    return torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, ignore_index=-100, reduction="none")
+
+
+def _shifted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute ROLL's loss of labels that the collator has shifted, split over two ranks.
+
+    Some strategies take logits, and others take the loss of each token, which the adapter then computes.
+    """
+    labels = torch.nn.functional.pad(inputs["labels"][:, 1:], (0, 1), value=-100)
+    tokens = inputs["batch_num_tokens"]
+    tokens = (labels != -100).sum().clamp(min=1) if tokens is None else tokens
+    worker_of = boundary.owner.__name__ == "SFTWorker"
+    owner = boundary.imported[_FSDP].FSDP2TrainStrategy if worker_of else boundary.owner
+    takes_logits = owner.__name__ == "FSDP2TrainStrategy"
+    output = inputs["logits"] if takes_logits else _cross_entropy(inputs["logits"], labels)
+    ranks = 1 if owner.__name__ == "InferenceStrategy" else 2
+    if labels.shape[1] % ranks:  # ROLL's rows have a multiple of the number of ranks
+        labels, pad = torch.nn.functional.pad(labels, (0, 1), value=-100), (0, 0, 0, 1) if takes_logits else (0, 1)
+        output = torch.nn.functional.pad(output, pad)
+    width = labels.shape[1]
+
+    def work(rank: int) -> Any:
+        part = slice(rank * width // ranks, (rank + 1) * width // ranks)
+        strategy = _strategy(owner)
+        strategy.worker = kit.stand_in(rank_info=kit.stand_in(cp_size=ranks, cp_rank=rank))
+        strategy.models_unwrapped = [
+            kit.stand_in(get_batch_on_this_cp_rank=lambda batch, **_: {name: x[:, part] for name, x in batch.items()})
+        ]
+        own = output[:, part].contiguous()
+        if worker_of:
+            data = _batch(boundary, {"labels": labels}, batch_num_tokens={"labels": tokens})
+            return boundary.function(kit.stand_in(strategy=strategy), data, own)[0]
+        return strategy.op_compute_language_loss(own, labels, tokens)[0]
+
+    parallel = kit.make_single_rank_mpu(get_context_parallel_world_size=ranks)
+    with kit.swap_all(boundary.module, **({"mpu": parallel} if boundary.path.startswith(_MEGATRON) else {})):
+        first, *others = kit.on_ranks(ranks, work)
+    return {"loss": first + sum(loss - loss.detach() for loss in others)}
+
+
+_SUPERVISED = (
+    *(
+        Binding(
+            path, "supervised_loss", call=_supervised, imports=imports, stand_ins=stand_ins,
+            requires=(f"{_STRATEGY}.op_compute_language_loss_from_logits(reduction)",),
+        )
+        for path, imports, stand_ins in (
+            (f"{_STRATEGY}.op_compute_language_loss_from_logits", (), (_RANK,)),
+            (f"{_MEGATRON}.MegatronInferStrategy.op_compute_language_loss_from_logits", (), (_RANK, MPU)),
+            (
+                f"{_DISTILL}.StudentWorker.loss_func_for_eval", (PROTOCOL, _STRATEGY.rpartition(".")[0]),
+                (_SELF, _RANK, _ADDRESS),
+            ),
+        )
+    ),
+    *(
+        Binding(path, "supervised_loss", call=_shifted, imports=imports, stand_ins=stand_ins, requires=RECENT)
+        for path, imports, stand_ins in (
+            (f"{_FSDP}.FSDP2TrainStrategy.op_compute_language_loss", (_FSDP,), (_RANK, RANKS)),
+            (f"{_FSDP}.FSDP2TrainStrategy.get_labels_on_cp_rank", (_FSDP,), (_RANK, RANKS)),
+            (f"{_STRATEGY}.op_compute_language_loss", (_FSDP,), (_RANK, RANKS)),
+            (f"{_MEGATRON}.MegatronInferStrategy.op_compute_language_loss", (_FSDP,), (_RANK, MPU, RANKS)),
+            (f"{_SFT}.SFTWorker.loss_func", (PROTOCOL, _FSDP), (_SELF, _RANK, RANKS, _ADDRESS)),
         )
     ),
 )  # fmt: skip
@@ -203,7 +399,7 @@ def _preferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _LOGITS = StandIn("strategy", "returns the scenario's log-probs; their computation from logits is not checked")
 BINDINGS = (
-    *_LOG_PROBS, *_DISTILLATION,
+    *_LOG_PROBS, *_DISTILLATION, *_SUPERVISED,
     *(
         Binding(
             f"{_DPO}.{name}", "preference_loss", call=_preferred, imports=(PROTOCOL,),

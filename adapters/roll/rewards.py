@@ -22,6 +22,8 @@ _CONFIG = StandIn(
     "pipeline_config", "the options that the function reads; the real configuration looks for checkpoints"
 )
 _ADDRESS = StandIn("get_node_ip", "a decorator reads the machine's address at import, for which a network is needed")
+_SELF = StandIn("self", "the worker's constructor starts Ray; the method reads only these attributes")
+_TOKENIZER = StandIn("tokenizer", "a real tokenizer is a download; here each letter is a token")
 _SAMPLING = StandIn(
     "SamplingParams", "vLLM's record of sampling parameters, which older code creates; vLLM is not installed"
 )
@@ -205,6 +207,44 @@ _CHECKS: Mapping[str, tuple[Callable[[Any, str, str], Any], str, str, str]] = {
     },
 }
 
+# -- reward workers ----------------------------------------------------------------------------------------------------
+
+
+class _Letters:
+    """A tokenizer whose tokens are letters."""
+
+    def decode(self, ids: Any, **_: Any) -> str:
+        return "".join(map(chr, (token for token in ids.tolist() if token)))
+
+    def batch_decode(self, rows: Any, **_: Any) -> list[str]:
+        return [self.decode(row) for row in rows]
+
+
+def _worked(tag: str, named: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Score a response with ROLL's worker, in a batch of three: the right answer, the response, and no answer.
+
+    :param tag: the tag of each row.
+    :param named: the column of the score.
+    """
+    truth, wording = inputs["ground_truth"], inputs["wording"]
+    given = [wording.replace("{{", "{").replace("}}", "}").replace("{answer}", "Nothing"), inputs["response"], "no"]
+    ids = [torch.tensor([*map(ord, text)]) for text in given]
+    responses = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
+    labels = {
+        "prompt": ["a prompt"] * 3, "ground_truth": [truth] * 3, "tag": [tag] * 3, "reward_model": [inputs["rule"]] * 3,
+    }  # fmt: skip
+    data = boundary.imported[PROTOCOL].DataProto.from_dict(
+        {"responses": responses, "response_mask": (responses != 0).long()}, labels
+    )
+    worker = kit.make_unbuilt(
+        boundary.owner, tokenizer=_Letters(), logger=kit.make_silent_logger(), reward_type="loose",
+        response_length_penalty_coef=0.0, repetition_penalty_reward_fn=lambda *_: 0.0,
+        response_length_reward_fn=lambda *_: 0.0,
+    )  # fmt: skip
+    made = boundary.owner.compute_rewards.__wrapped__(worker, data).batch[named].float()
+    return {"score": made[1] - made[2]}
+
+
 _AS_NUMBERS = "bare_point true_bare_point zeros plus"
 _CHOICES = ("boxed", "All in all the answer is \\boxed{{{answer}}}.")
 _LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
@@ -244,6 +284,23 @@ _REWARDS = (
             "general_val_rule_reward_worker.single_choice_reward",
             "crossthinkqa_rule_reward_worker.crossthinkqa_reward_fn",
         )
+    ),
+    *(
+        rule_reward(
+            f"{_RULES}.{name}.compute_rewards", *_CHOICES, notations="choices", accepts=_LETTERS, imports=(PROTOCOL,),
+            call=partial(_worked, tag, column), stand_ins=(_SELF, _TOKENIZER, _ADDRESS),
+        )
+        for name, tag, column in (
+            ("multiple_choice_boxed_rule_reward_worker.MultipleChoiceBoxedRuleRewardWorker", "tag", "scores"),
+            ("general_val_rule_reward_worker.GeneralValRuleRewardWorker", "ceval", "scores"),
+            ("crossthinkqa_rule_reward_worker.CrossThinkQARuleRewardWorker", "tag", "scores"),
+        )
+    ),
+    rule_reward(
+        f"{_RULES}.video_r1_reward_worker.VideoR1RewardWorker.compute_rewards", "<answer>{answer}</answer>",
+        notations=f"negative decimal spaces {_AS_NUMBERS}", imports=(PROTOCOL,),
+        call=partial(_worked, "tag", "response_level_rewards"), stand_ins=(_SELF, _TOKENIZER, _ADDRESS),
+        accepts={"rule": ("numerical", "regression")},
     ),
     rule_reward(
         f"{_RULES}.video_r1_reward_worker.accuracy_reward", "<answer>{answer}</answer>",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from binding_kit import MAIN, Bound, Open, once_each, opened_twin, target_of
+from roll_faults import FAULTS
 from twins import Edit
 
 from sentinel.contracts.choices import Choices
@@ -457,6 +458,17 @@ AXES = (
             "loss_masks.chunk(cp_size, dim=0)[0]",
         ),
     ),
+    Axis(
+        "roll.distributed.strategy.megatron_strategy.MegatronInferStrategy.forward_step",
+        "recomputed_log_probs",
+        (
+            "roll/distributed/strategy/megatron_strategy.py",
+            "cu_seqlens_padded.append(cu_seqlens_padded[-1] + padded_seq_len)",
+            "cu_seqlens_padded.append(cu_seqlens_padded[-1] + padded_seq_len - 1)",
+        ),
+        {"packed": True},
+    ),
+    *(Axis(*fault) for fault in FAULTS),
 )
 
 

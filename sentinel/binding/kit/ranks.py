@@ -131,6 +131,10 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     def all_gather(tensor_list: list[Any], tensor: Any, group: Any = None, *_: Any, **__: Any) -> None:
         tensor_list[:] = collectives.exchange(own.rank, "all_gather", tensor, group)
 
+    def all_gather_into_tensor(into: Any, value: Any, group: Any = None, *_: Any, **__: Any) -> None:
+        parts = collectives.exchange(own.rank, "all_gather_into_tensor", value.detach().clone(), group)
+        into.copy_(torch.cat(parts))
+
     def all_gather_object(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
         into[:] = collectives.exchange(own.rank, "all_gather_object", value, group)
 
@@ -158,6 +162,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     answered = {
         "all_reduce": all_reduce,
         "all_gather": all_gather,
+        "all_gather_into_tensor": all_gather_into_tensor,
         "all_gather_object": all_gather_object,
         "all_to_all": all_to_all,
         "all_to_all_single": all_to_all_single,
