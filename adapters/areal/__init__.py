@@ -15,7 +15,7 @@ from sentinel.binding import kit
 from sentinel.binding.families import RANKS, aggregated, masked_statistic, policy_loss
 from sentinel.binding.kit import torch
 
-from . import containers, objectives, rewards, rollouts, updates
+from . import containers, engines, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
 
 #: Links of dialects refer to AReaL's main branch of August 2026.
@@ -669,6 +669,7 @@ TARGET = Target(
         *rewards.BINDINGS,
         *rollouts.BINDINGS,
         *updates.BINDINGS,
+        *engines.BINDINGS,
     ),
     no_signal=_NO_SIGNAL,
 )
