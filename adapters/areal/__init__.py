@@ -15,7 +15,7 @@ from sentinel.binding import kit
 from sentinel.binding.families import RANKS, aggregated, masked_statistic, policy_loss
 from sentinel.binding.kit import torch
 
-from . import containers, engines, objectives, rewards, rollouts, updates
+from . import containers, data, engines, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
 from .pieces import pieces_of
 
@@ -658,6 +658,7 @@ _CALLERS: tuple[Binding, ...] = (
     *rollouts.BINDINGS,
     *updates.BINDINGS,
     *engines.BINDINGS,
+    *data.BINDINGS,
 )
 
 TARGET = Target(

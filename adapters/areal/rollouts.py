@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from sentinel import StandIn
+from sentinel import Binding, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import BASE64, ROW, TableEngine, experts_beside, in_sglangs_words, rollout
+from sentinel.contracts.rollouts import LOG_PROB_STEP
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
 
@@ -122,7 +123,55 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _retried(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run an episode of AReaL's workflow that asks again after a wrong answer. All answers but the last are wrong.
+
+    The policy's tokens are numbered from 1; token 0 belongs to the environment, and each answer ends with EOS.
+    """
+    said, heard, end = inputs["said"], inputs["heard"], 1000
+    answers: list[Any] = []
+
+    async def generate(request: Any) -> Any:
+        turn = len(answers)
+        before, count = sum(said[:turn]), said[turn]
+        workflow.multi_turn_prompt_ids = [0] * heard[turn]
+        answers.append(
+            boundary.imported[_RECORDS].ModelResponse(
+                input_tokens=[*request.input_ids],
+                output_tokens=[*range(1, count), end],
+                output_logprobs=[LOG_PROB_STEP * (before + place + 1) for place in range(count)],
+                output_versions=[turn] * count,
+                stop_reason="stop",
+            )
+        )
+        return answers[-1]
+
+    async def graded(*_: Any, **__: Any) -> float:
+        return float(len(answers) == len(said))
+
+    tokenizer = kit.stand_in(eos_token_id=end, decode=lambda _: "")
+    workflow = kit.make_unbuilt(
+        boundary.owner, async_reward_fn=graded, tokenizer=tokenizer, max_turns=len(said), turn_discount=1.0,
+        gconfig=boundary.imported[_ARGUMENTS].GenerationHyperparameters(),
+    )  # fmt: skip
+    with kit.swap(boundary.module, "apply_chat_template", lambda *_, **__: [7, 7]):
+        made = kit.run_async(boundary.function(workflow, kit.stand_in(agenerate=generate), {"messages": []}))
+    names = ("loss_mask", "logprobs", "versions", "turn_ids", "input_ids")
+    columns = {name: made[name][0].tolist()[2:] for name in names if name in made}
+    own = [[turn] * count + [-1] * more for turn, (count, more) in enumerate(zip(said, heard))]
+    turns = [number for part in own for number in part][: sum(said) + sum(heard[:-1])]
+    if any(columns.get(name, turns) != turns for name in ("versions", "turn_ids")):
+        return {"loss_mask": [], "cut": False}
+    return {"loss_mask": columns["loss_mask"], "log_probs": columns["logprobs"], "cut": False}
+
+
+_RETRIES = "areal.workflow.multi_turn.MultiTurnWorkflow.arun_episode"
 BINDINGS = (
+    Binding(
+        _RETRIES, "rollout_episode", call=_retried, imports=(_RECORDS, _ARGUMENTS), requires=(_RETRIES,),
+        fixed={"max_tokens": 100},
+        stand_ins=(_SELF, StandIn("engine", "returns the scenario's tokens, and sets the text that follows a wrong answer")),
+    ),
     rollout(
         "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate", _generated,
         *(_SELF, BASE64, StandIn("session", "an HTTP client session that sends nothing")),
