@@ -253,6 +253,53 @@ def _over_context(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _headed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pad packed tokens, shift them into labels, and pack the labels and other columns again with AReaL."""
+    samples, module = inputs["samples"], boundary.imported[_MEGATRON]
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    ends, most = torch.tensor([0, *lengths]).cumsum(0), max(lengths)
+    whole = {}
+    for name in samples[0]:
+        rows = [torch.nn.functional.pad(one[name], (0, most - len(one[name]))) for one in samples]
+        whole[name] = module._repack_padded_lm_head_output(torch.stack(rows, 1).flatten(), ends, most)
+    packed = torch.cat([sample["input_ids"] for sample in samples])
+    labels = module._padded_lm_head_labels(packed, ends, most)
+    following = module._repack_padded_lm_head_output(labels.flatten(), ends, most)
+    # A token is the label of the token before it. The first token of a sequence is no label.
+    inner = torch.ones(len(packed), dtype=torch.bool)
+    inner[ends[:-1]] = False
+    whole["input_ids"] = torch.where(inner, following.roll(1), whole["input_ids"])
+    parts = zip(ends.tolist(), ends[1:].tolist())
+    return {"samples": [{name: column[start:end] for name, column in whole.items()} for start, end in parts]}
+
+
+def _spread(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Pad packed token ids with AReaL. The other columns of a sample are returned if its length is right."""
+    samples = inputs["samples"]
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    ends = torch.tensor([0, *lengths]).cumsum(0)
+    ids, mask, found, _ = boundary.function(torch.cat([sample["input_ids"] for sample in samples]), ends)
+    made = [{**sample, "input_ids": row[there]} for sample, row, there in zip(samples, ids, mask)]
+    return {"samples": made if found.tolist() == lengths else []}
+
+
+def _unzigzagged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Restore with AReaL the order of tokens that were divided over context-parallel ranks."""
+    samples = inputs["samples"]
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    room = [-(-length // (2 * _CP)) * 2 * _CP for length in lengths]
+    ends = torch.tensor([0, *room]).cumsum(0)
+    order = boundary.function(int(ends[-1]), _CP, ends, torch.device("cpu"))
+    whole = {}
+    for name in samples[0]:
+        rows = [torch.nn.functional.pad(one[name], (0, more - len(one[name]))) for one, more in zip(samples, room)]
+        packed = torch.cat(rows)
+        whole[name] = torch.cat([_own_chunks(packed, ends, rank) for rank in range(_CP)])[order]
+    parts = zip(ends.tolist(), lengths)
+    return {"samples": [{name: one[start : start + n] for name, one in whole.items()} for start, n in parts]}
+
+
+_MEGATRON, _LIGHTNING = "areal.engine.megatron_engine", "areal.models.mcore.lightning_attention"
 _ONE_ANSWER = {"trains": "last", "max_tokens": None, "apart": False, "skipped": "none"}
 _SPLITS: Mapping[str, Any] = {
     "layouts": {
@@ -299,6 +346,13 @@ BINDINGS = (
             (f"{_COORDINATOR}.{_WHOLE}", _WHOLE),
             (f"{_COORDINATOR}.rollout_batch", "rollout_batch"),
             (f"{_COORDINATOR}.prepare_batch", "prepare_batch"),
+        )
+    ),
+    *(
+        Binding(path, "collation", call=call, fixed=_SPLITS, requires=(path,), imports=(path.rpartition(".")[0],))
+        for path, call in (
+            (f"{_MEGATRON}._padded_lm_head_labels", _headed), (f"{_MEGATRON}._repack_padded_lm_head_output", _headed),
+            (f"{_CONTEXT}._reconstruct_padded_2d", _spread), (f"{_LIGHTNING}._build_zigzag_undo_indices", _unzigzagged),
         )
     ),
     *(

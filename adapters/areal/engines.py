@@ -21,7 +21,7 @@ _ACTOR, _CRITIC, _LM = "areal.trainer.ppo.actor", "areal.trainer.ppo.critic", "a
 _DPO = "areal.trainer.dpo.dpo_engine"
 _TREE, _TREE_SCORES = "areal.models.tree_attn.tree", "areal.models.tree_attn.functional"
 _GRADIENTS, _SCALING = "areal.engine.fsdp_utils.grad", "areal.engine.fsdp_utils.multi_tensor_apply"
-_STATS = "areal.utils.stats_tracker"
+_STATS, _ULYSSES = "areal.utils.stats_tracker", "areal.models.fsdp.ulysses"
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
 _MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks up the successors of its tokens")
@@ -32,7 +32,7 @@ _UNSHARDED = StandIn(
 _OPTIMIZER = StandIn("optimizer", "adds up gradients, and changes no parameter")
 _SCORES = "areal.models.tree_attn.tree", "areal.models.tree_attn.functional"
 _GRADIENTS, _SCALING = "areal.engine.fsdp_utils.grad", "areal.engine.fsdp_utils.multi_tensor_apply"
-_STATS = "areal.utils.stats_tracker"
+_STATS, _ULYSSES = "areal.utils.stats_tracker", "areal.models.fsdp.ulysses"
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
 _MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks up the successors of its tokens")
@@ -62,11 +62,13 @@ _BLOCK = 8
 class Form:
     """How rows are laid out for the model.
 
-    ``tree`` joins the rows' common prompts; ``values`` makes a model with one output per position.
+    ``tree`` joins the rows' common prompts; ``values`` makes a model with one output per position; ``parts`` is the
+    number of ranks over which the tokens of each microbatch are divided (Ulysses, arXiv:2309.14509).
     """
 
     tree: bool = False
     values: bool = False
+    parts: int = 1
 
     @property
     def prompt(self) -> int:
@@ -183,13 +185,13 @@ def _engine_of(boundary: Any, config: Any, table: Any, form: Form, ranks: int, r
     class Engine(base):  # type: ignore[misc, valid-type]
         """AReaL's engine without sharding."""
 
-        dp_group = data_parallel_group = None
+        dp_group = data_parallel_group = sp_group = None
         _ensure_ready = train = eval = staticmethod(lambda *_: None)
         get_version = staticmethod(lambda: 0)
 
         def __init__(self) -> None:
             self.config, self.device, self.logger = config, boundary.device, kit.make_silent_logger()
-            self.parallel_helper = kit.stand_in(dp_size=ranks, sp_size=1, tp_size=1)
+            self.parallel_helper = kit.stand_in(dp_size=ranks, sp_size=form.parts, tp_size=1)
             self.model_config, self.is_vision_model = kit.stand_in(model_type="qwen2"), False
             self.enable_tree_training, self.model = form.tree, _Table(table, form)
             self.optimizer, self.optimizer_config = _Sum(table), config.optimizer
@@ -269,6 +271,22 @@ def _read_scores(logits: Any, labels: Any, *_: Any, **__: Any) -> Any:
     return _read_score(logits, labels), torch.zeros(len(labels), dtype=logits.dtype)
 
 
+def _gather(value: Any, **_: Any) -> list[Any]:
+    parts: list[Any] = []
+    torch.distributed.all_gather(parts, value)
+    return parts
+
+
+def _rank() -> int:
+    return int(torch.distributed.get_rank())
+
+
+_SEQUENCE_GROUP = {
+    "get_ulysses_sequence_parallel_group": lambda: None,
+    "get_ulysses_sequence_parallel_rank": _rank,
+}
+
+
 def _run(boundary: Any, inputs: Mapping[str, Any], table: Any, form: Form, work: Any, **options: Any) -> Run:
     """Run ``work(engine, rows)`` on each rank, where ``rows`` is the rank's slice of the batch.
 
@@ -278,21 +296,28 @@ def _run(boundary: Any, inputs: Mapping[str, Any], table: Any, form: Form, work:
     ranks = inputs.get("dp_size") or 1
     share = rows // ranks
     config = _configured(boundary, inputs, share, width, form, **options)
+    ranks_in_all = ranks * form.parts
     entries = torch.nn.functional.pad(table.detach(), (0, 1) if form.values else (form.prompt, 0))
     if form.values and inputs.get("output_after") is not None:
         entries[:, -1] = inputs["output_after"].detach()
-    tables = [entries.clone().requires_grad_() for _ in range(ranks)]
+    tables = [entries.clone().requires_grad_() for _ in range(ranks_in_all)]
     engines = [_engine_of(boundary, config, own, form, ranks, inputs.get("rates", ())) for own in tables]
     boundary.imported[_STATS].DEFAULT_TRACKER.stats.clear()
     platform = kit.stand_in(current_device=lambda: boundary.device, device_type=boundary.device)
     named = {"gather_logprobs": _read_score, "gather_logprobs_entropy": _read_scores} if form.tree else {}
     with (
+        kit.swap_all(
+            boundary.imported[_ENGINE], **({"dist_F": kit.stand_in(all_gather=_gather)} if form.parts > 1 else {})
+        ),
+        kit.swap_all(boundary.imported[_ULYSSES], **(_SEQUENCE_GROUP if form.parts > 1 else {})),
         kit.swap(boundary.imported[_GRADIENTS], "current_platform", platform),
         kit.swap(boundary.imported[_SCALING], "current_platform", platform),
         kit.swap_all(boundary.imported[_TREE_SCORES], **named),
         kit.swap_all(boundary.imported[_TREE], **({"BLOCK_SIZE": _BLOCK} if form.tree else {})),
     ):
-        answers = kit.on_ranks(ranks, lambda rank: work(engines[rank], slice(rank * share, (rank + 1) * share)))
+        answers = kit.on_ranks(
+            ranks_in_all, lambda rank: work(engines[rank], slice(rank % ranks * share, (rank % ranks + 1) * share))
+        )
     total = sum(engine.optimizer.total for engine in engines)
     cut = total[:, :-1] if form.values else total[:, form.prompt :]
     return Run(cut, sum(sum(engine.losses) for engine in engines) / ranks, engines, answers)
@@ -470,8 +495,21 @@ def _of_pairs(run: Run, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": loss}
 
 
-_PACKED, _VALUES, _JOINED = Form(), Form(values=True), Form(tree=True)
-_IMPORTS = (_ENGINE, _ARGUMENTS, _STATS, _ACTOR, _CRITIC, _LM, _DPO, _TREE, _TREE_SCORES, _GRADIENTS, _SCALING)
+_PACKED, _VALUES, _JOINED, _DIVIDED = Form(), Form(values=True), Form(tree=True), Form(parts=3)
+_IMPORTS = (
+    _ENGINE,
+    _ARGUMENTS,
+    _STATS,
+    _ACTOR,
+    _CRITIC,
+    _LM,
+    _DPO,
+    _TREE,
+    _TREE_SCORES,
+    _GRADIENTS,
+    _SCALING,
+    _ULYSSES,
+)
 #: Required, because older engines do not split the forward pass, the loss and the step into these methods.
 _NOW = (f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss", f"{_TREE}.build_packed_tree_batch")
 
@@ -518,6 +556,10 @@ _PIECES: tuple[tuple[str, str, str, Any, Mapping[str, Any]], ...] = (
         f"{_ENGINE}.FSDPEngine", "_compute_logprobs _compute_forward_result _prepare_mb_inputs",
         "recomputed_log_probs", partial(_recomputed, _PACKED, ""), _SCORED,
     ),
+    (
+        _ULYSSES, "_pad_tensor ulysses_pad ulysses_pad_and_slice_inputs ulysses_prepare_inputs",
+        "recomputed_log_probs", partial(_recomputed, _DIVIDED, ""), _SCORED,
+    ),
     (_DATA, "amend_position_ids", "recomputed_log_probs", partial(_recomputed, _PACKED, ""), _SCORED),
     (
         f"{_ACTOR}.PPOActor", "_compute_logp", "recomputed_log_probs", partial(_recomputed, _PACKED, _ACTOR), _SCORED,
@@ -528,6 +570,8 @@ _PIECES: tuple[tuple[str, str, str, Any, Mapping[str, Any]], ...] = (
         "_compute_logprobs_entropy _compute_logprobs_and_loss _prepare_mb_list forward_backward_batch train_batch",
         "policy_update", partial(_updated, _PACKED), _OF_UPDATES,
     ),
+    (_DATA, "MicroBatchList.to", "policy_update", partial(_updated, _PACKED), _OF_UPDATES),
+    (_ARGUMENTS, "MicroBatchSpec.new", "policy_update", partial(_updated, _PACKED), _OF_UPDATES),
     (
         f"{_ENGINE}.FSDPEngine", "optimizer_step lr_scheduler_step eval_batch", "loop_update", _looped, _LOOP,
     ),

@@ -12,7 +12,8 @@ from sentinel import Binding
 _ACTOR, _GAE = "areal.trainer.ppo.actor", "areal.trainer.ppo.gae"
 _LAMBDAS, _DATA = "areal.trainer.ppo.lambda_fn", "areal.utils.data"
 _FUNCTIONAL = "areal.utils.functional.functional"
-_SGLANG, _RLVR = "areal.engine.sglang_remote", "areal.workflow.rlvr"
+_SGLANG = "areal.engine.sglang_remote"
+_RLVR, _VISION = "areal.workflow.rlvr", "areal.workflow.vision_rlvr"
 
 #: Caller and contract of a binding -> the module and the path in it of the caller, and the functions it is to check.
 _PIECES: Mapping[tuple[str, str], tuple[str, str, Sequence[str]]] = {
@@ -65,6 +66,10 @@ _PIECES: Mapping[tuple[str, str], tuple[str, str, Sequence[str]]] = {
     (f"{_RLVR}.RLVRWorkflow.arun_episode", "rollout"): (
         _RLVR, "RLVRWorkflow.arun_episode",
         (f"{_RLVR}.RLVRWorkflow._collect_samples", f"{_RLVR}.RLVRWorkflow._compute_rewards"),
+    ),
+    (f"{_VISION}.VisionRLVRWorkflow.arun_episode", "rollout"): (
+        _VISION, "VisionRLVRWorkflow.arun_episode",
+        (f"{_VISION}.VisionRLVRWorkflow._collect_samples", f"{_VISION}.VisionRLVRWorkflow._compute_rewards"),
     ),
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Any
 from sentinel import Binding, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import BASE64, ROW, TableEngine, experts_beside, in_sglangs_words, rollout
+from sentinel.binding.kit import torch
 from sentinel.contracts.rollouts import LOG_PROB_STEP
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
@@ -94,8 +95,13 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         labels.append(row.get("ground_truth"))
         return 1.0
 
+    def process(text: Any, **_: Any) -> dict[str, Any]:
+        ids = torch.tensor([engine.tokenizer.apply_chat_template(text, add_generation_prompt=True)])
+        return {"input_ids": ids, "mm_token_type_ids": torch.zeros_like(ids), "pixel_values": torch.zeros(0, 1)}
+
     workflow = kit.make_unbuilt(
         boundary.owner,
+        processor=process,
         reward_fn=graded,
         async_reward_fn=graded,
         tokenizer=engine.tokenizer,
@@ -106,11 +112,12 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         data_extract_prompt_fn=lambda data: data["messages"],
         get_input_ids_fn=lambda chat, tokenizer, *_: tokenizer.apply_chat_template(chat, add_generation_prompt=True),
     )
-    row = {"messages": engine.prompt, "ground_truth": ROW}
-    made = kit.run_async(
-        boundary.function(workflow, kit.stand_in(agenerate=generate, get_version=lambda: engine.version), row)
-    )
-    columns = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
+    row = {"messages": engine.prompt, "ground_truth": ROW, "images": []}
+    with kit.swap(boundary.module, "image2base64", lambda images: images):
+        made = kit.run_async(
+            boundary.function(workflow, kit.stand_in(agenerate=generate, get_version=lambda: engine.version), row)
+        )
+    columns = {name: column[0].tolist() for name, column in made.items() if getattr(column, "ndim", 0) == 2}
     start = len(request.input_ids)
     return {
         "prompt_ids": columns["input_ids"][:start],
@@ -165,18 +172,25 @@ def _retried(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss_mask": columns["loss_mask"], "log_probs": columns["logprobs"], "cut": False}
 
 
+_PICTURED = "areal.workflow.vision_rlvr.VisionRLVRWorkflow.arun_episode"
 _RETRIES = "areal.workflow.multi_turn.MultiTurnWorkflow.arun_episode"
 BINDINGS = (
     Binding(
         _RETRIES, "rollout_episode", call=_retried, imports=(_RECORDS, _ARGUMENTS), requires=(_RETRIES,),
         fixed={"max_tokens": 100},
-        stand_ins=(_SELF, StandIn("engine", "returns the scenario's tokens, and sets the text that follows a wrong answer")),
+        stand_ins=(
+            _SELF, StandIn("engine", "returns the scenario's tokens, and sets the text that follows a wrong answer"),
+        ),
     ),
     rollout(
         "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate", _generated,
         *(_SELF, BASE64, StandIn("session", "an HTTP client session that sends nothing")),
         takes="max_tokens interrupted routed", formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
         imports=(_RECORDS, _ARGUMENTS, _SGLANG),
+    ),
+    rollout(
+        _PICTURED, _episode, _SELF, StandIn("processor", "treats each word as a token; there are no images"),
+        takes="max_tokens", imports=(_RECORDS, _ARGUMENTS), requires=(_PICTURED, f"{_RECORDS}.ModelRequest"),
     ),
     rollout(
         "areal.workflow.rlvr.RLVRWorkflow.arun_episode", _episode, _SELF, takes="max_tokens",
