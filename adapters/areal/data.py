@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 
-from sentinel import AbsentError, Binding, StandIn
+from sentinel import Binding, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import RANKS, WORDS, balanced_partition
 from sentinel.binding.kit import torch
@@ -89,6 +89,11 @@ def _interleaved(ranks: Sequence[Sequence[int]]) -> list[int]:
     return [sample for turn in zip_longest(*ranks) for sample in turn if sample is not None]
 
 
+def _all_of(samples: list[int], size: int) -> list[int]:
+    """Return the samples of an epoch, or numbers of no sample if they are too few or too many."""
+    return samples if len(samples) == size else [-1] * size
+
+
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the samples that AReaL's sampler for evaluation draws on two ranks."""
     samples = range(inputs["size"])
@@ -99,9 +104,8 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     for epoch in range(inputs["epochs"]):
         for sampler in samplers:
             sampler.set_epoch(epoch)
-        if any(len(sampler) != len([*sampler]) for sampler in samplers):
-            return {"drawn": []}
-        drawn += _interleaved([[*sampler] for sampler in samplers])
+        told = [len(sampler) == len([*sampler]) for sampler in samplers]
+        drawn += _all_of(_interleaved([[*sampler] for sampler in samplers]) if all(told) else [], inputs["size"])
     return {"drawn": drawn}
 
 
@@ -117,7 +121,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         for epoch in range(inputs["epochs"]):
             for loader in loaders:
                 loader.sampler.set_epoch(epoch)
-            drawn += _interleaved([[*chain.from_iterable(loader)] for loader in loaders])
+            drawn += _all_of(_interleaved([[*chain.from_iterable(loader)] for loader in loaders]), inputs["size"])
     return {"drawn": drawn}
 
 
@@ -136,8 +140,8 @@ def _trajectories(lengths: Sequence[int], first: int) -> list[dict[str, Any]]:
     """Return trajectories of one row, padded to different widths. Each token is the trajectory's number."""
     return [
         {
-            "input_ids": torch.nn.functional.pad(torch.full((1, length), first + place), (0, place % 3)),
-            "attention_mask": torch.nn.functional.pad(torch.ones(1, length, dtype=torch.int64), (0, place % 3)),
+            "input_ids": torch.nn.functional.pad(torch.full((1, length), first + place), (0, 1 + place % 3)),
+            "attention_mask": torch.nn.functional.pad(torch.ones(1, length, dtype=torch.int64), (0, 1 + place % 3)),
         }
         for place, length in enumerate(lengths)
     ]
@@ -146,17 +150,17 @@ def _trajectories(lengths: Sequence[int], first: int) -> list[dict[str, Any]]:
 def _numbers(lengths: Sequence[int], part: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the numbers of a part's whole trajectories, which have no padding."""
     tokens = [one["input_ids"][0].tolist() for one in part]
-    return [ids[0] for ids in tokens if ids == ids[:1] * lengths[ids[0]]]
+    return [ids[0] for ids in tokens if ids and ids == ids[:1] * lengths[ids[0]]]
 
 
 def _redistributed(through: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Redistribute trajectories over ranks with AReaL. At first, each rank has equally many consecutive ones.
+    """Redistribute trajectories over ranks with AReaL. At first, each rank has equally many consecutive ones, of which
+    the last may be empty.
 
     :param through: the method of AReaL's coordinator that is called; empty for the function below it.
     """
     lengths, count = inputs["lengths"], inputs["parts"]
-    if len(lengths) % count:
-        raise AbsentError("in AReaL, all ranks collect equally many trajectories")
+    lengths = [*lengths, *[0] * (-len(lengths) % count)]
     share, module = len(lengths) // count, boundary.imported[_ROLLOUTS]
 
     def work(rank: int) -> list[int]:

@@ -246,12 +246,13 @@ def _configured(boundary: Any, inputs: Mapping[str, Any], rows: int, width: int,
     arguments = boundary.imported[_ARGUMENTS]
     config = arguments.PPOActorConfig(experiment_name="", trial_name="", path="")
     size, limit = inputs.get("micro_batch_size"), inputs.get("max_tokens_per_microbatch")
+    pair = options.pop("granularity", 1)
     if form.tree:
         size, limit = None, -(-(width + form.prompt) // _BLOCK) * _BLOCK + (0 if limit else _BLOCK * rows)
     norm = inputs.get("max_norm")
     vars(config).update(
         mb_spec=arguments.MicroBatchSpec(
-            n_mbs=rows // (size or rows), max_tokens_per_mb=limit, granularity=options.pop("granularity", 1)
+            n_mbs=rows // ((size or rows) * pair) or 1, max_tokens_per_mb=limit, granularity=pair
         ),
         optimizer=arguments.OptimizerConfig(gradient_clipping=1e30 if norm is None else norm),
         pad_to_maximum=form.tree,
@@ -562,7 +563,8 @@ _PIECES: tuple[tuple[str, str, str, Any, Mapping[str, Any]], ...] = (
     ),
     (_DATA, "amend_position_ids", "recomputed_log_probs", partial(_recomputed, _PACKED, ""), _SCORED),
     (
-        f"{_ACTOR}.PPOActor", "_compute_logp", "recomputed_log_probs", partial(_recomputed, _PACKED, _ACTOR), _SCORED,
+        f"{_ACTOR}.PPOActor", "_compute_logp", "recomputed_log_probs", partial(_recomputed, _PACKED, _ACTOR),
+        {**_SCORED, "formerly": (f"{_ACTOR}.PPOActor.compute_logp",)},
     ),
     (f"{_DPO}.DPOEngine", "_compute_logp", "recomputed_log_probs", partial(_recomputed, _PACKED, _DPO), _SCORED),
     (

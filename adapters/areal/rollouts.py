@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from sentinel import Binding, StandIn
@@ -172,9 +173,67 @@ def _retried(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss_mask": columns["loss_mask"], "log_probs": columns["logprobs"], "cut": False}
 
 
+def _served(payload: Mapping[str, Any], table: Any) -> dict[str, Any]:
+    """Return the response of SGLang or vLLM to a request for the log-probs of a prompt's tokens."""
+    ids = payload.get("input_ids", payload.get("prompt"))
+    scores = [float(table[number]) for number in ids]
+    start = payload.get("logprob_start_len", 0)
+    of_sglang = [[score, number, None] for number, score in zip(ids[start:], scores[start:])]
+    # vLLM numbers tokens by their ids, and knows nothing about the first token.
+    of_vllm = [None, *({str(number): {"logprob": score}} for number, score in zip(ids[1:], scores[1:]))]
+    return {"meta_info": {"input_token_logprobs": of_sglang}, "choices": [{"prompt_logprobs": of_vllm}]}
+
+
+def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log-probs that AReaL's client gets from its server. As in AReaL's training engines, the value at a
+    position is that of the next token.
+    """
+    named, table = kit.named_tokens(inputs), kit.prepend_prompt(inputs["log_probs"]).flatten()
+
+    def request(_: str, __: str, json: Mapping[str, Any], **___: Any) -> Any:
+        return kit.stand_in(raise_for_status=lambda: None, json=lambda: _served(json, table))
+
+    client = kit.make_unbuilt(
+        boundary.owner, backend=boundary.imported[_SGLANG].SGLangBackend(), choose_server=lambda: "server",
+        config=kit.stand_in(request_timeout=1, use_lora=False), get_version=lambda: 0,
+    )  # fmt: skip
+    batch = {"input_ids": named["input_ids"], "attention_mask": named["attention_mask"]}
+    batch["loss_mask"] = kit.prepend_prompt(inputs["response_mask"])
+    with kit.swap(boundary.module, "requests", kit.stand_in(request=request)):
+        (made,) = boundary.function(client, [batch])
+    return {"log_probs": made[:, :-1]}
+
+
+def _scored_by(backend: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log-probs of each row's last tokens that a backend of AReaL requests from its server."""
+    named, table = kit.named_tokens(inputs), kit.prepend_prompt(inputs["log_probs"]).flatten()
+    own, made = getattr(boundary.module, backend)(), torch.zeros_like(inputs["log_probs"])
+    for row, (ids, there) in enumerate(zip(named["input_ids"], named["attention_mask"])):
+        tokens = ids[there].tolist()
+        asked = own.build_score_request(tokens, len(tokens) - 1, False, 0)
+        made[row, : len(tokens) - 1] = torch.tensor(
+            own.parse_score_response(_served(asked.payload, table), len(tokens) - 1), dtype=made.dtype
+        )
+    return {"log_probs": made}
+
+
+_SCORER = "areal.infra.remote_inf_engine.RemoteInfEngine.compute_logp"
+_OF_SCORES: Mapping[str, Any] = {
+    "stand_ins": (_SELF, StandIn("server", "looks up the log-probs of tokens, and answers as SGLang and vLLM do")),
+    "fixed": {"entropies": None, "micro_batch_size": None, "max_tokens_per_microbatch": None},
+    "accepts": {"response_mask": ("full", "right", "right")},
+    "dtypes": ("float32",),
+}
 _PICTURED = "areal.workflow.vision_rlvr.VisionRLVRWorkflow.arun_episode"
 _RETRIES = "areal.workflow.multi_turn.MultiTurnWorkflow.arun_episode"
 BINDINGS = (
+    Binding(_SCORER, "recomputed_log_probs", call=_scored, imports=(_SGLANG,), requires=(_SCORER,), **_OF_SCORES),
+    *(
+        Binding(path, "recomputed_log_probs", call=partial(_scored_by, name), requires=(path,), **_OF_SCORES)
+        for engine, name in (("sglang", "SGLangBackend"), ("vllm", "VLLMBackend"))
+        for method in ("build_score_request", "parse_score_response")
+        for path in (f"areal.engine.{engine}_remote.{name}.{method}",)
+    ),
     Binding(
         _RETRIES, "rollout_episode", call=_retried, imports=(_RECORDS, _ARGUMENTS), requires=(_RETRIES,),
         fixed={"max_tokens": 100},

@@ -57,6 +57,8 @@ SAID = (
     "has rounding errors",
 )
 
+#: All scenarios of a dataset that trains the last answer of a chat.
+_EVERY_CHAT = {"plain", "default_system=True", "tools_share_a_turn=True"}
 #: boundary -> the scenarios in which it differs from the oracle.
 DIFFERS: dict[str, set[str]] = {
     # Rows are sorted by length again, across the minibatches that keep_minibatch should preserve.
@@ -100,6 +102,12 @@ DIFFERS: dict[str, set[str]] = {
     "verl.workers.reward_manager.prime.PrimeRewardManager.__call__": {"score_as=record"},
     # Only the last number of a truth with a root counts: see AREAL-GEOMETRY3K-LAST-NUMBER.
     "areal.reward.geometry3k.geometry3k_reward_fn": {"ground_truth=5 \\sqrt { 3 }"},
+    # The mask covers as many tokens as the answer has, but the end token follows the answer, so its first token is
+    # not trained.
+    "areal.dataset.clevr_count_70k.get_clevr_count_70k_sft_dataset": _EVERY_CHAT,
+    "areal.dataset.geometry3k.get_geometry3k_sft_dataset": _EVERY_CHAT,
+    # https://github.com/areal-project/AReaL/issues/1728: the teacher's log-probs are one position late.
+    "areal.infra.remote_inf_engine.RemoteInfEngine.compute_logp": {"plain"},
     # See slime's recipes.
     f"{LOSS}.get_responses": {"temperature=0.0"},
     f"{LOSS}.get_log_probs_and_entropy": {"temperature=0.0"},
