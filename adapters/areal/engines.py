@@ -564,7 +564,7 @@ _PIECES: tuple[tuple[str, str, str, Any, Mapping[str, Any]], ...] = (
     (_DATA, "amend_position_ids", "recomputed_log_probs", partial(_recomputed, _PACKED, ""), _SCORED),
     (
         f"{_ACTOR}.PPOActor", "_compute_logp", "recomputed_log_probs", partial(_recomputed, _PACKED, _ACTOR),
-        {**_SCORED, "formerly": (f"{_ACTOR}.PPOActor.compute_logp",)},
+        _SCORED,
     ),
     (f"{_DPO}.DPOEngine", "_compute_logp", "recomputed_log_probs", partial(_recomputed, _PACKED, _DPO), _SCORED),
     (
