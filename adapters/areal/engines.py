@@ -261,6 +261,7 @@ def _configured(boundary: Any, inputs: Mapping[str, Any], rows: int, width: int,
         rejection_sampling=None,
         **options,
     )
+    config.fsdp.offload_params = bool(inputs.get("offloads"))
     return config
 
 
@@ -532,13 +533,13 @@ _LOOP: Mapping[str, Any] = {
     "fixed": {
         **dict.fromkeys(("old_log_probs", "advantages", "entropies", "policy_weights", "supervised_weights")),
         **dict.fromkeys(("distill_weights", "teacher_log_probs")),
-        **dict.fromkeys(("several_terms", "with_images", "with_routes", "offloads", "fused_head"), False),
+        **dict.fromkeys(("several_terms", "with_images", "with_routes", "fused_head"), False),
         "resumes_after": 0,
         "algorithm": "cross_entropy",
         "kl_coef": 0.0,
         **dict.fromkeys(("eps_clip_low", "eps_clip_high"), 0.2),
     },
-    "accepts": {"validates": (False, True)},
+    "accepts": {"validates": (False, True), "offloads": (False, True)},
 }
 _CRITICISED: Mapping[str, Any] = {
     "fixed": aggregated("token-mean"),
@@ -558,7 +559,7 @@ _PIECES: tuple[tuple[str, str, str, Any, Mapping[str, Any]], ...] = (
         "recomputed_log_probs", partial(_recomputed, _PACKED, ""), _SCORED,
     ),
     (
-        _ULYSSES, "_pad_tensor ulysses_pad ulysses_pad_and_slice_inputs ulysses_prepare_inputs",
+        _ULYSSES, "ulysses_pad ulysses_pad_and_slice_inputs ulysses_prepare_inputs",
         "recomputed_log_probs", partial(_recomputed, _DIVIDED, ""), _SCORED,
     ),
     (_DATA, "amend_position_ids", "recomputed_log_probs", partial(_recomputed, _PACKED, ""), _SCORED),

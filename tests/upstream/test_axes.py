@@ -130,6 +130,13 @@ AXES = (
         {"max_norm": 0.25},
     ),
     Axis(
+        "areal.engine.fsdp_utils.grad.get_grad_norm_fp32",
+        "loop_update",
+        ("areal/engine/fsdp_utils/grad.py", "total_norm += grad_norm**norm_type", "total_norm += grad_norm"),
+        {"max_norm": 0.25, "offloads": True},
+        [[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 0]],
+    ),
+    Axis(
         "areal.models.tree_attn.functional._compute_transition_logprob_entropy",
         "policy_update",
         (
