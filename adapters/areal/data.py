@@ -10,9 +10,8 @@ from typing import Any
 
 from sentinel import Binding, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import RANKS, WORDS, balanced_partition
+from sentinel.binding.families import RANKS, WORDS, balanced_partition, chat
 from sentinel.binding.kit import torch
-from sentinel.contracts.conversations import chat
 
 _DATASET, _LOADER, _ROLLOUTS = "areal.dataset", "areal.utils.dataloader", "areal.infra.dist_rollout"
 _DATA, _SEQPACK = "areal.utils.data", "areal.utils.seqpack"

@@ -9,9 +9,8 @@ from typing import Any
 
 from sentinel import Binding, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import BASE64, ROW, TableEngine, experts_beside, in_sglangs_words, rollout
+from sentinel.binding.families import BASE64, LOG_PROB_STEP, ROW, TableEngine, experts_beside, in_sglangs_words, rollout
 from sentinel.binding.kit import torch
-from sentinel.contracts.rollouts import LOG_PROB_STEP
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
 
