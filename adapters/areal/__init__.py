@@ -15,8 +15,9 @@ from sentinel.binding import kit
 from sentinel.binding.families import RANKS, aggregated, masked_statistic, policy_loss
 from sentinel.binding.kit import torch
 
-from . import containers, objectives, rewards, rollouts, updates
+from . import containers, data, engines, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
+from .pieces import pieces_of
 
 #: Links of dialects refer to AReaL's main branch of August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
@@ -517,6 +518,149 @@ _NO_SIGNAL = (
     "*.infra.controller.*", "*.infra.rpc.*", "*.weight_update.*", "areal.tools.*", "*.stats_logger.*",
 )  # fmt: skip
 
+_CALLERS: tuple[Binding, ...] = (
+    Binding(
+        "areal.trainer.ppo.actor.PPOActor._compute_advantages",
+        "advantage_step",
+        formerly=("areal.trainer.ppo.actor.PPOActor.compute_advantages",),
+        outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
+        call=_advantages,
+        imports=(ARGUMENTS,),
+        accepts={
+            "timestep": ("token", "turn"),
+            "lambda_rule": ("constant", "by_length"),
+            "overlong_tokens": (None, 2),
+        },
+        stand_ins=(StandIn("engine", "None: the advantage step does not use the training engine"),),
+    ),
+    Binding(
+        "areal.trainer.ppo.actor.PPOActor._compute_logp",
+        "token_log_probs",
+        formerly=("areal.trainer.ppo.actor.PPOActor.compute_logp",),
+        call=_recomputed,
+        imports=(ARGUMENTS, _FUNCTIONAL),
+        stand_ins=(
+            StandIn("engine", "its forward pass calls the boundary's hook with the scenario's logits"),
+            StandIn("mpu", "Megatron's parallel state in a run without Megatron: not initialised"),
+        ),
+        fixed={"with_entropy": False},
+    ),
+    *_PIECES,
+    _gather("gather_logprobs", entropy=False),
+    _gather("gather_logprobs_entropy", entropy=True),
+    Binding(
+        f"{_DATA}.cycle_dataloader",
+        "epoch_order",
+        call=_epochs,
+        stand_ins=(
+            StandIn("dataloader", "torch's DataLoader, the base class of torchdata's; the sampler selects the samples"),
+        ),
+    ),
+    Binding("areal.trainer.ppo.gae._compute_token_level_gae", "generalised_advantage", call=_gae),
+    _norm("reward_normalisation", _rewards, clip=None),
+    _norm("advantage_normalisation", _token_advantages),
+    masked_statistic(
+        f"{_FUNCTIONAL}.masked_normalization",
+        "whiten",
+        "axis",
+        "unbiased",
+        "epsilon",
+        arguments={"values": ("x",), "axis": ("dim",), "epsilon": ("eps",)},
+        dialects=(
+            Dialect(
+                "epsilon_placement",
+                "outside",
+                "eps is added to the standard deviation, not to the variance",
+                _functional_line(53),
+            ),
+        ),
+    ),
+    *_POLICY_LOSSES,
+    policy_loss(
+        "areal.trainer.ppo.actor.grpo_loss_fn",
+        _packed_loss,
+        ("ppo", "gspo", "sapo", "cispo"),
+        (*_CLIP, "dual_clip", *_SAPO),
+        _of_sequences({"algorithm": ("gspo",)}),
+        mode="token-mean",
+        stand_ins=(
+            StandIn(
+                "gather_logprobs_entropy",
+                "returns the scenario's log-probs to the loss; the replaced function has a binding of its own",
+            ),
+        ),
+        requires=containers.OWN,
+        dtypes=("float32",),  # the tracker rejects other dtypes
+    ),
+    Binding(
+        "areal.trainer.ppo.actor.grpo_loss_fn",
+        "decoupled_loss",
+        call=_packed_decoupled,
+        imports=(ARGUMENTS,),
+        fixed={"correction": "mask"},
+        accepts={"proximal": tuple(_METHODS), "staleness": (1, 2, 4), "surrogate": ("ppo", "cispo")},
+        requires=("areal.trainer.ppo.actor.grpo_loss_fn(use_decoupled_loss)",),
+        dtypes=("float32",),  # the tracker rejects other dtypes
+    ),
+    Binding(
+        "areal.trainer.ppo.actor.grpo_loss_fn",
+        "distilled_loss",
+        call=_packed_distilled,
+        # AReaL documents the KL term as log-prob minus the teacher's log-prob.
+        fixed={"kl_estimator": "k1"},
+        requires=("areal.trainer.ppo.actor.grpo_loss_fn(use_decoupled_loss)",),
+        dtypes=("float32",),
+    ),
+    _critic(
+        f"{_FUNCTIONAL}.ppo_critic_loss_fn",
+        ("mse", "huber"),
+        Dialect("huber_delta", 10.0, "Huber's loss is linear above a distance of 10", _functional_line(900)),
+    ),
+    _critic("areal.trainer.ppo.critic.ppo_loss_fn", ("mse",), requires=containers.OWN),
+    Binding(
+        f"{_DATA}.KLEstimator._compute_approx_kl",
+        "kl_estimate",
+        arguments={"ref_log_probs": ("log_probs_base",), "clamp": ("apply_clamp",)},
+        outputs=("kl",),
+        # AReaL has one switch for clamping to [-10, 10], which clamps k1 and k2 as well as k3.
+        call=partial(
+            kit.call_with,
+            takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
+            values_of={"clamp": {None: False, 10: True}},
+        ),
+        accepts={"response_mask": (None,), "kl_estimator": ("k1", "k2", "k3"), "clamp": (None, 10)},
+    ),
+    Binding(
+        f"{_FUNCTIONAL}.apply_rejection_sampling",
+        "importance_weight",
+        arguments={"old_log_probs": ("proximal_logprobs",), "rollout_log_probs": ("old_logprobs",)},
+        call=_rejection,
+        imports=(ARGUMENTS,),
+        accepts={"level": ("token", "geometric", "largest"), "statistic": ("ratio", "k2", "k3")},
+        dialects=(
+            Dialect(
+                "ratio_precision",
+                "float32",
+                "log-probs are converted to single precision before the subtraction",
+                _functional_line(231),
+            ),
+            Dialect(
+                "statistic_of",
+                "inverse",
+                "the KL estimator keeps its sign: k3 uses the ratio of the rollout's probability to the policy's",
+                _functional_line(242),
+            ),
+        ),
+    ),
+    *objectives.BINDINGS,
+    *containers.BINDINGS,
+    *rewards.BINDINGS,
+    *rollouts.BINDINGS,
+    *updates.BINDINGS,
+    *engines.BINDINGS,
+    *data.BINDINGS,
+)
+
 TARGET = Target(
     name="areal",
     arguments={"response_mask": ("response_mask", "loss_mask", "mask")},
@@ -528,147 +672,6 @@ TARGET = Target(
     # This function is replaced, because until October 2025 it created a folder below /home.
     at_import={"areal.utils.fs.get_user_tmp": "areal"},
     preload=("torch._dynamo", "torch.distributed.checkpoint", "tabulate", "omegaconf", "colorlog", "requests"),
-    bindings=(
-        Binding(
-            "areal.trainer.ppo.actor.PPOActor._compute_advantages",
-            "advantage_step",
-            formerly=("areal.trainer.ppo.actor.PPOActor.compute_advantages",),
-            outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
-            call=_advantages,
-            imports=(ARGUMENTS,),
-            accepts={
-                "timestep": ("token", "turn"),
-                "lambda_rule": ("constant", "by_length"),
-                "overlong_tokens": (None, 2),
-            },
-            stand_ins=(StandIn("engine", "None: the advantage step does not use the training engine"),),
-        ),
-        Binding(
-            "areal.trainer.ppo.actor.PPOActor._compute_logp",
-            "token_log_probs",
-            formerly=("areal.trainer.ppo.actor.PPOActor.compute_logp",),
-            call=_recomputed,
-            imports=(ARGUMENTS, _FUNCTIONAL),
-            stand_ins=(
-                StandIn("engine", "its forward pass calls the boundary's hook with the scenario's logits"),
-                StandIn("mpu", "Megatron's parallel state in a run without Megatron: not initialised"),
-            ),
-            fixed={"with_entropy": False},
-        ),
-        *_PIECES,
-        _gather("gather_logprobs", entropy=False),
-        _gather("gather_logprobs_entropy", entropy=True),
-        Binding(
-            f"{_DATA}.cycle_dataloader",
-            "epoch_order",
-            call=_epochs,
-            stand_ins=(
-                StandIn(
-                    "dataloader", "torch's DataLoader, the base class of torchdata's; the sampler selects the samples"
-                ),
-            ),
-        ),
-        Binding("areal.trainer.ppo.gae._compute_token_level_gae", "generalised_advantage", call=_gae),
-        _norm("reward_normalisation", _rewards, clip=None),
-        _norm("advantage_normalisation", _token_advantages),
-        masked_statistic(
-            f"{_FUNCTIONAL}.masked_normalization",
-            "whiten",
-            "axis",
-            "unbiased",
-            "epsilon",
-            arguments={"values": ("x",), "axis": ("dim",), "epsilon": ("eps",)},
-            dialects=(
-                Dialect(
-                    "epsilon_placement",
-                    "outside",
-                    "eps is added to the standard deviation, not to the variance",
-                    _functional_line(53),
-                ),
-            ),
-        ),
-        *_POLICY_LOSSES,
-        policy_loss(
-            "areal.trainer.ppo.actor.grpo_loss_fn",
-            _packed_loss,
-            ("ppo", "gspo", "sapo", "cispo"),
-            (*_CLIP, "dual_clip", *_SAPO),
-            _of_sequences({"algorithm": ("gspo",)}),
-            mode="token-mean",
-            stand_ins=(
-                StandIn(
-                    "gather_logprobs_entropy",
-                    "returns the scenario's log-probs to the loss; the replaced function has a binding of its own",
-                ),
-            ),
-            requires=containers.OWN,
-            dtypes=("float32",),  # the tracker rejects other dtypes
-        ),
-        Binding(
-            "areal.trainer.ppo.actor.grpo_loss_fn",
-            "decoupled_loss",
-            call=_packed_decoupled,
-            imports=(ARGUMENTS,),
-            fixed={"correction": "mask"},
-            accepts={"proximal": tuple(_METHODS), "staleness": (1, 2, 4), "surrogate": ("ppo", "cispo")},
-            requires=("areal.trainer.ppo.actor.grpo_loss_fn(use_decoupled_loss)",),
-            dtypes=("float32",),  # the tracker rejects other dtypes
-        ),
-        Binding(
-            "areal.trainer.ppo.actor.grpo_loss_fn",
-            "distilled_loss",
-            call=_packed_distilled,
-            # AReaL documents the KL term as log-prob minus the teacher's log-prob.
-            fixed={"kl_estimator": "k1"},
-            requires=("areal.trainer.ppo.actor.grpo_loss_fn(use_decoupled_loss)",),
-            dtypes=("float32",),
-        ),
-        _critic(
-            f"{_FUNCTIONAL}.ppo_critic_loss_fn",
-            ("mse", "huber"),
-            Dialect("huber_delta", 10.0, "Huber's loss is linear above a distance of 10", _functional_line(900)),
-        ),
-        _critic("areal.trainer.ppo.critic.ppo_loss_fn", ("mse",), requires=containers.OWN),
-        Binding(
-            f"{_DATA}.KLEstimator._compute_approx_kl",
-            "kl_estimate",
-            arguments={"ref_log_probs": ("log_probs_base",), "clamp": ("apply_clamp",)},
-            outputs=("kl",),
-            # AReaL has one switch for clamping to [-10, 10], which clamps k1 and k2 as well as k3.
-            call=partial(
-                kit.call_with,
-                takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
-                values_of={"clamp": {None: False, 10: True}},
-            ),
-            accepts={"response_mask": (None,), "kl_estimator": ("k1", "k2", "k3"), "clamp": (None, 10)},
-        ),
-        Binding(
-            f"{_FUNCTIONAL}.apply_rejection_sampling",
-            "importance_weight",
-            arguments={"old_log_probs": ("proximal_logprobs",), "rollout_log_probs": ("old_logprobs",)},
-            call=_rejection,
-            imports=(ARGUMENTS,),
-            accepts={"level": ("token", "geometric", "largest"), "statistic": ("ratio", "k2", "k3")},
-            dialects=(
-                Dialect(
-                    "ratio_precision",
-                    "float32",
-                    "log-probs are converted to single precision before the subtraction",
-                    _functional_line(231),
-                ),
-                Dialect(
-                    "statistic_of",
-                    "inverse",
-                    "the KL estimator keeps its sign: k3 uses the ratio of the rollout's probability to the policy's",
-                    _functional_line(242),
-                ),
-            ),
-        ),
-        *objectives.BINDINGS,
-        *containers.BINDINGS,
-        *rewards.BINDINGS,
-        *rollouts.BINDINGS,
-        *updates.BINDINGS,
-    ),
+    bindings=(*_CALLERS, *pieces_of(_CALLERS)),
     no_signal=_NO_SIGNAL,
 )

@@ -248,6 +248,24 @@ def _synced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": other if len(mine) == len(other) else []}
 
 
+def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a workflow once for each sample with AReaL, which joins the trajectories. Every third run fails."""
+    samples = inputs["samples"]
+    answers = iter([each for place, one in enumerate(samples) for each in ([one, None] if place % 3 == 2 else [one])])
+    size = len(samples) + len(samples) // 3
+
+    async def run(*_: Any) -> Any:
+        sample = next(answers)
+        return None if sample is None else _trajectory(sample)
+
+    workflow = boundary.owner(kit.stand_in(arun_episode=run), size, kit.make_silent_logger())
+    made = kit.run_async(boundary.function(workflow, None, {}))
+    return {"samples": _rows(made, list(samples[0]))}
+
+
+_GROUPED = "areal.infra.remote_inf_engine.GroupedRolloutWorkflow"
+
+
 def _by_ffd(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import numpy
 
@@ -323,6 +341,13 @@ BINDINGS = (
             ("areal.trainer.rw_trainer.rw_modeling_collate_fn", _paired),
             ("areal.trainer.dpo_trainer.dpo_modeling_collate_fn", _paired),
         )
+    ),
+    Binding(
+        f"{_GROUPED}.arun_episode",
+        "collation",
+        call=_grouped,
+        fixed=_LAYOUTS,
+        requires=(f"{_GROUPED}.arun_episode", f"{_GROUPED}.__init__(drop_incomplete_group)"),
     ),
     microbatch_packing(
         f"{_DATA}.allocate_balanced_mbs_synced", _synced, imports=(_ARGUMENTS,), requires=OWN, stand_ins=(RANKS,)

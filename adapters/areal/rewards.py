@@ -93,6 +93,33 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": kept}
 
 
+def _discounted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rewards of a session's interactions after AReaL has discounted them. Each token is an interaction.
+
+    Interactions without a reward are left to AReaL.
+    """
+    rewards, mask = inputs["token_level_rewards"], inputs["response_mask"] != 0
+    returns = torch.zeros_like(rewards)
+    cache_of, record = boundary.imported[_CACHE].InteractionCache, boundary.imported[_SESSIONS]
+    for row, valid in enumerate(mask):
+        cache, places = cache_of(), valid.nonzero()[:, 0].tolist()
+        for place in places:
+            said = [{"role": "user", "content": str(place)}]
+            cache[str(place)] = record.InteractionWithTokenLogpReward(
+                messages=said, output_message_list=said, _interaction_id=str(place)
+            )
+            if float(rewards[row, place]):
+                cache.set_reward(str(place), 99.0)  # a reward that is replaced
+                cache.set_reward(str(place), float(rewards[row, place]))
+        if abs(cache.total_reward - float(rewards[row][valid].sum())) > 1e-6:
+            return {"returns": torch.full_like(rewards, float("nan"))}
+        made = cache.export_interactions("individual", reward_discount=inputs["gamma"])
+        for place in places:
+            returns[row, place] = made[str(place)].reward
+    return {"returns": returns}
+
+
+_CACHE, _SESSIONS = "areal.experimental.openai.cache", "areal.experimental.openai.types"
 #: Fields in which a request for completions differs from a request for chat completions.
 _OF_A_PROMPT = ("prompt", "logprobs")
 
@@ -132,6 +159,13 @@ BINDINGS = (
     rule_reward(
         f"{_REWARD}.gsm8k.gsm8k_reward_fn", "boxed", call=_ruled, stand_ins=(_GRADER,),
         requires=(f"{_REWARD}.gsm8k.get_math_verify_worker",),
+    ),
+    *(
+        Binding(
+            f"{_CACHE}.InteractionCache.{name}", "discounted_return", call=_discounted, imports=(_CACHE, _SESSIONS),
+            requires=(f"{_CACHE}.InteractionCache.{name}",), fixed={"kl": None, "kl_coef": 0.0},
+        )
+        for name in ("set_reward", "apply_reward_discount", "export_interactions")
     ),
     normalised_rewards(
         _GROUPED, _normalised, requires=(_GROUPED,), fixed={"std_level": "group", "epsilon": 1e-8},

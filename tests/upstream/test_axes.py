@@ -125,6 +125,139 @@ AXES = (
         ),
     ),
     Axis(
+        "areal.engine.fsdp_utils.grad.clip_grad_by_total_norm_fp32",
+        "loop_update",
+        ("areal/engine/fsdp_utils/grad.py", "max_norm / (total_norm + 1.0e-6)", "max_norm / (1 + total_norm)"),
+        {"max_norm": 0.25},
+    ),
+    Axis(
+        "areal.engine.fsdp_utils.grad.get_grad_norm_fp32",
+        "loop_update",
+        ("areal/engine/fsdp_utils/grad.py", "total_norm += grad_norm**norm_type", "total_norm += grad_norm"),
+        {"max_norm": 0.25, "offloads": True},
+        [[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 0]],
+    ),
+    Axis(
+        "areal.models.tree_attn.functional._compute_transition_logprob_entropy",
+        "policy_update",
+        (
+            "areal/models/tree_attn/functional.py",
+            "pred_logit = logits[pred_pos : pred_pos + 1]\n",
+            "pred_logit = logits[label_pos : label_pos + 1]\n",
+        ),
+    ),
+    Axis(
+        "areal.models.tree_attn.tree.get_packed_tree_position_ids",
+        "recomputed_log_probs",
+        ("areal/models/tree_attn/tree.py", "clamp_min(ancestor_counts - 1, 0)", "clamp_min(ancestor_counts, 0)"),
+    ),
+    Axis(
+        "areal.models.tree_attn.tree._build_attention_mask",
+        "recomputed_log_probs",
+        (
+            "areal/models/tree_attn/tree.py",
+            "global_cols = row_start + local_cols",
+            "global_cols = row_start + local_rows",
+        ),
+    ),
+    Axis(
+        "areal.models.fsdp.ulysses.ulysses_prepare_inputs",
+        "recomputed_log_probs",
+        (
+            "areal/models/fsdp/ulysses.py",
+            "torch.roll(padded_input_ids, shifts=-1, dims=-1)",
+            "torch.roll(padded_input_ids, shifts=1, dims=-1)",
+        ),
+    ),
+    Axis(
+        "areal.trainer.ppo.critic.PPOCritic._ppo_update",
+        "value_loss",
+        (
+            "areal/trainer/ppo/critic.py",
+            'loss_weight_fn=lambda x: x["loss_mask"].count_nonzero()',
+            'loss_weight_fn=lambda x: x["loss_mask"].count_nonzero() + 3',
+        ),
+    ),
+    Axis(
+        "areal.trainer.dpo.dpo_engine.DPOEngine._train_dpo",
+        "preference_update",
+        (
+            "areal/trainer/dpo/dpo_engine.py",
+            "return _dpo_valid_pairs(x).count_nonzero().float()",
+            "return x['cu_seqlens'][-1]",
+        ),
+        {"micro_batch_size": 1},
+        [[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 0]],
+    ),
+    Axis(
+        "areal.utils.dataloader.EvalDistributedSampler.__init__",
+        "epoch_order",
+        ("areal/utils/dataloader.py", "self.total_size = len(dataset)", "pass"),
+        {"size": 5},
+    ),
+    Axis(
+        "areal.dataset.gsm8k.get_gsm8k_sft_dataset",
+        "trained_tokens",
+        (
+            "areal/dataset/gsm8k.py",
+            'prompt_token = tokenizer.encode(sample["question"])',
+            'prompt_token = tokenizer.encode(sample["question"])[1:]',
+        ),
+    ),
+    Axis(
+        "areal.infra.dist_rollout.redistribute_trajectories",
+        "balanced_partition",
+        ("areal/infra/dist_rollout.py", "group_indices[dist.get_rank(group=group)]", "group_indices[0]"),
+    ),
+    Axis(
+        "areal.utils.seqpack.reorder_to_balanced_batches",
+        "balanced_partition",
+        ("areal/utils/seqpack.py", "bin_seqlens[idx] += seqlens[i]", "bin_seqlens[idx] -= seqlens[i]"),
+    ),
+    Axis(
+        "areal.workflow.multi_turn.MultiTurnWorkflow.arun_episode",
+        "rollout_episode",
+        ("areal/workflow/multi_turn.py", "loss_mask += [0] * input_len", "loss_mask += [1] * input_len"),
+        {"turns": 3},
+    ),
+    Axis(
+        "areal.experimental.openai.cache.InteractionCache.apply_reward_discount",
+        "discounted_return",
+        (
+            "areal/experimental/openai/cache.py",
+            "current_reward * turn_discount + interaction",
+            "current_reward + interaction",
+        ),
+        {"gamma": 0.5},
+    ),
+    Axis(
+        "areal.engine.megatron_utils.packed_context_parallel._build_cp_reassemble_indices",
+        "collation",
+        (
+            "areal/engine/megatron_utils/packed_context_parallel.py",
+            "indices[full_start + seq_len - (j + 1) * half_chunk + k]",
+            "indices[full_start + half_chunk * (cp_size + j) + k]",
+        ),
+    ),
+    Axis(
+        "areal.engine.megatron_engine._padded_lm_head_labels",
+        "collation",
+        (
+            "areal/engine/megatron_engine.py",
+            "return torch.roll(padded_ids, shifts=-1, dims=-1).transpose",
+            "return torch.roll(padded_ids, shifts=-2, dims=-1).transpose",
+        ),
+    ),
+    Axis(
+        "areal.engine.vllm_remote.VLLMBackend.parse_score_response",
+        "recomputed_log_probs",
+        (
+            "areal/engine/vllm_remote.py",
+            "sliced = prompt_logprobs[-target_len:]",
+            "sliced = prompt_logprobs[:target_len]",
+        ),
+    ),
+    Axis(
         _GRPO,
         "decoupled_loss",
         (_AREAL, "version_gap / version_diff,", "version_gap / (version_diff + 1),"),
