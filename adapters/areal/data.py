@@ -336,12 +336,12 @@ BINDINGS = (
     ),
     balanced_partition(
         f"{_SEQPACK}.reorder_to_balanced_batches", call=_reordered, fixed={"equal_size": True},
-        requires=(f"{_SEQPACK}.reorder_to_balanced_batches",),
+        formerly=("areal.utils.datapack.reorder_to_balanced_batches",),
     ),
     *(
         balanced_partition(
             path, call=partial(_redistributed, through), fixed={"equal_size": False},
-            imports=(_ROLLOUTS,), stand_ins=(RANKS, _BROADCAST), requires=(path,),
+            imports=(_ROLLOUTS,), stand_ins=(RANKS, _BROADCAST), requires=(path, _ROLLOUTS),
         )
         for path, through in (
             (f"{_ROLLOUTS}.redistribute_trajectories", ""),

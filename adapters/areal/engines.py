@@ -517,7 +517,8 @@ _NOW = (f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss", f"{_TREE}.build_pack
 
 
 def _bind(path: str, contract: str, call: Any, **more: Any) -> Binding:
-    options = {"stand_ins": _STAND_INS, "imports": _IMPORTS, "requires": (*_NOW, path), "dtypes": ("float32",), **more}
+    needed = (*_NOW, path, *more.get("imports", _IMPORTS))
+    options = {"stand_ins": _STAND_INS, "imports": _IMPORTS, "requires": needed, "dtypes": ("float32",), **more}
     return Binding(path, contract, call=call, **options)
 
 

@@ -95,5 +95,5 @@ def pieces_of(bindings: Sequence[Binding]) -> Iterator[Binding]:
                 formerly=(),
                 call=partial(_through, module, caller, binding.call),
                 imports=(*binding.imports, module),
-                requires=(*binding.requires, path),
+                requires=(*binding.requires, path, module),
             )
