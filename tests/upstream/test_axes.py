@@ -174,8 +174,8 @@ AXES = (
         "value_loss",
         (
             "areal/trainer/ppo/critic.py",
-            'loss_weight_fn=lambda x: x["loss_mask"].count_nonzero()',
-            'loss_weight_fn=lambda x: x["loss_mask"].count_nonzero() + 3',
+            'target_value = input_data["returns"].float()',
+            'target_value = input_data["values"].float()',
         ),
     ),
     Axis(

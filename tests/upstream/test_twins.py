@@ -442,6 +442,26 @@ WITHOUT = {
     "verl.utils.reward_score.math_batch.compute_score_batched": "it asks math_reward, which has one, for each response",
     "roll.utils.functionals.compute_token_reward(token_reward)": "it asks expand_to_token_level, which has one",
     "roll.utils.functionals.get_sample_level_mask(difficulty_filter)": "it asks difficulty_mask, which has one",
+    **dict.fromkeys(
+        (
+            "roll.distributed.scheduler.user_defined_rollout_loop.query_filter(difficulty_filter)",
+            "roll.distributed.scheduler.user_defined_rollout_loop.query_filter(group_filter)",
+            "roll.pipeline.rlvr.rewards.multiple_choice_boxed_rule_reward_worker.MultipleChoiceBoxedRuleRewardWorker"
+            ".compute_rewards(rule_reward)",
+        ),
+        "its fault is in roll_faults.py",
+    ),
+    **dict.fromkeys(
+        (
+            "roll.pipeline.rlvr.rewards.crossthinkqa_rule_reward_worker.CrossThinkQARuleRewardWorker.compute_rewards"
+            "(rule_reward)",
+            "roll.pipeline.rlvr.rewards.general_val_rule_reward_worker.GeneralValRuleRewardWorker.compute_rewards"
+            "(rule_reward)",
+            "roll.pipeline.rlvr.rewards.video_r1_reward_worker.VideoR1RewardWorker.compute_rewards(rule_reward)",
+        ),
+        "no fault was injected; a reward worker with the same structure has one in roll_faults.py",
+    ),
+    "areal.trainer.ppo.actor._get_m2po_loss_mask(second_moment_mask)": "it is called by a function that has one",
     "slime.rollout.rm_hub.async_rm": "wrong as it is: SLIME-RM-BOXED-MATH-NEVER-RIGHT",
     "slime.rollout.rm_hub.math_utils.grade_answer_verl": "wrong as it is: SLIME-RM-UNBOXED-ANSWER-WRONG",
     "areal.utils.functional.dynamic_sampling": "main has it no more",
