@@ -73,8 +73,8 @@ class Undecidable(Exception):
 
 
 #: The minimum time limit in seconds of a call with settings or changed values, and the limit as a multiple of the
-#: slowest ordinary call.
-_LIMIT, _SLOWER = 5.0, 10.0
+#: slowest ordinary call. The minimum leaves time for an import that only the setting needs.
+_LIMIT, _SLOWER = 10.0, 10.0
 
 
 class Hangs:
