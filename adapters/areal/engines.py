@@ -30,18 +30,6 @@ _UNSHARDED = StandIn(
     "the real engine without sharding; ranks average their gradients and divide them before the optimizer's step",
 )
 _OPTIMIZER = StandIn("optimizer", "adds up gradients, and changes no parameter")
-_SCORES = "areal.models.tree_attn.tree", "areal.models.tree_attn.functional"
-_GRADIENTS, _SCALING = "areal.engine.fsdp_utils.grad", "areal.engine.fsdp_utils.multi_tensor_apply"
-_STATS, _ULYSSES = "areal.utils.stats_tracker", "areal.models.fsdp.ulysses"
-_CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
-
-_MODEL = StandIn("model", "a table of log-probs, in which the forward pass looks up the successors of its tokens")
-_UNSHARDED = StandIn(
-    "engine",
-    "the real engine without sharding; ranks average their gradients and divide them before the optimizer's step",
-)
-_OPTIMIZER = StandIn("optimizer", "adds up gradients, and changes no parameter")
-_TRACKER = StandIn("stats_tracker", "discards the reported values, which do not affect the update")
 _SCORES = StandIn(
     "gather_logprobs",
     "reads the log-probs in the model's outputs, which are not normalised, because rows share tokens; the replaced "

@@ -110,7 +110,7 @@ def _forward(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     class Strategy(owner):  # type: ignore[misc, valid-type]
         """ROLL's strategy, whose model returns token ids instead of logits."""
 
-        __abstractmethods__, param_dtype = frozenset(), torch.bfloat16
+        param_dtype = torch.bfloat16
 
         def __init__(self) -> None:
             self.model = self
@@ -149,7 +149,7 @@ def _megatron(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     packs = inputs["packed"]
 
     def model(input_ids: Any, position_ids: Any, pixel_values: Any = None, **_: Any) -> Any:
-        return table.seen(input_ids, position_ids.transpose(0, 0), pixel_values) if pictured else input_ids
+        return table.seen(input_ids, position_ids, pixel_values) if pictured else input_ids
 
     def run(forward_step_func: Any, data_iterator: Any, num_microbatches: int, **_: Any) -> list[Any]:
         made = []
@@ -169,7 +169,7 @@ def _megatron(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     packing = boundary.imported[_CONFIG].SequencePackingConfig()
     names = {
-        "models_unwrapped": [kit.stand_in(get_batch_on_this_cp_rank=_return_batch)], "model": Chunks([model]),
+        "models_unwrapped": [kit.stand_in(get_batch_on_this_cp_rank=kit.return_first)], "model": Chunks([model]),
         "enable_router_replay": False, "is_multimodal": False, "use_sequence_packing": packs,
         "seq_length": table.width, "forward_backward_func": run,
         "megatron_train_args": kit.stand_in(cross_entropy_loss_fusion=False),
@@ -197,10 +197,6 @@ def _megatron(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         made = _compute(boundary, worker, data).batch
     order = data.batch["number"].argsort()
     return {"log_probs": made["log_probs"][order], "entropy": made["entropy"][order]}
-
-
-def _return_batch(batch: Any, **_: Any) -> Any:
-    return batch
 
 
 def _ignore(*_: Any, **__: Any) -> None:

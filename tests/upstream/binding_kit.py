@@ -251,3 +251,14 @@ def opened_twin(target: str, sha: str, edits: Sequence[Edit], folder: Path) -> I
     warm = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref, store=store, pull=pull), Options())
     yield Bound(warm, target, Ref("path", str(folder / "twin")))
     warm.close()
+
+
+def each_twin(
+    main: Mapping[str, str], edits_of: Callable[[str], Sequence[Edit]], folders: pytest.TempPathFactory
+) -> Iterator[Open]:
+    """Open a copy of each target's commit with the edits of ``edits_of(target)``, on first use."""
+
+    def twin(target: str) -> Iterator[Bound]:
+        return opened_twin(target, main[target], edits_of(target), folders.mktemp(target))
+
+    yield from once_each(twin)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from binding_kit import MAIN, Bound, Open, once_each, opened_twin, target_of
+from binding_kit import MAIN, Bound, Open, each_twin, target_of
 from roll_faults import FAULTS
 from twins import Edit
 
@@ -609,11 +609,9 @@ AXES = (
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     """The main of a target with the faults of all its axes."""
 
-    def edited(target: str) -> Iterator[Bound]:
-        edits = [axis.edit for axis in AXES if target_of(axis.boundary) == target]
-        return opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
-
-    yield from once_each(edited)
+    yield from each_twin(
+        MAIN, lambda target: [axis.edit for axis in AXES if target_of(axis.boundary) == target], tmp_path_factory
+    )
 
 
 def _detected(code: Bound, axis: Axis, options: Mapping[str, Any]) -> bool:

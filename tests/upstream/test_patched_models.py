@@ -4,7 +4,8 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from binding_kit import Bound, Open, once_each, opened, opened_twin
+from binding_kit import Bound, Open, each_twin, once_each, opened
+from twins import Edit
 
 from sentinel.contracts.choices import Choices
 
@@ -52,14 +53,13 @@ def code() -> Iterator[Open]:
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     """The main of a target with all changes."""
 
-    def changed(target: str) -> Iterator[Bound]:
+    def changed(target: str) -> list[Edit]:
         place = "src/prime_rl/trainer/models/{0}/modeling_{0}.py"
         place = place if target == "primerl" else "verl/models/transformers/{0}.py"
         cases = CASES if target == "primerl" else FUNCTIONS
-        edits = [(place.format(name.split(".")[0]), *change) for name, change in cases.items()]
-        return opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
+        return [(place.format(name.split(".")[0]), *change) for name, change in cases.items()]
 
-    yield from once_each(changed)
+    yield from each_twin(MAIN, changed, tmp_path_factory)
 
 
 def _disagreements(bound: Bound, boundary: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from binding_kit import Bound, Open, once_each, opened, opened_twin
+from binding_kit import Bound, Open, each_twin, once_each, opened
 
 from sentinel.contracts.choices import Choices
 
@@ -285,11 +285,9 @@ def code() -> Iterator[Open]:
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     """The main of a target with all changes."""
 
-    def changed(target: str) -> Iterator[Bound]:
-        edits = [case[3:] for case in CASES if _target(case[0]) == target]
-        return opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
-
-    yield from once_each(changed)
+    yield from each_twin(
+        MAIN, lambda target: [case[3:] for case in CASES if _target(case[0]) == target], tmp_path_factory
+    )
 
 
 def _disagreements(bound: Bound, boundary: str, contract: str, inputs: Mapping[str, Any]) -> list[str]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from binding_kit import MAIN, Bound, Open, once_each, opened_twin, target_of
+from binding_kit import MAIN, Open, each_twin, target_of
 from twins import Edit
 
 from sentinel.contracts.choices import Choices
@@ -545,11 +545,11 @@ PADDED = [[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     """The main of a target with all its edits."""
 
-    def edited(target: str) -> Iterator[Bound]:
-        edits = [edit for (boundary, _), edit in TWINS.items() if target_of(boundary) == target]
-        return opened_twin(target, MAIN[target], edits, tmp_path_factory.mktemp(target))
-
-    yield from once_each(edited)
+    yield from each_twin(
+        MAIN,
+        lambda target: [edit for (boundary, _), edit in TWINS.items() if target_of(boundary) == target],
+        tmp_path_factory,
+    )
 
 
 @pytest.mark.parametrize(("boundary", "contract"), PARAMS)
