@@ -542,13 +542,8 @@ def _score(way: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
         return parallel.score_windows(boundary, inputs, chunked=way in ("chunks", "alone"))
     module, logits = boundary.imported[_PARALLEL], inputs["logits"]
     size, ids = logits.shape[-1], kit.prepend_prompt(inputs["token_ids"])
-    filters = {"top_k": inputs["top_k"] and min(inputs["top_k"], size), "top_p": inputs["top_p"]}
     chosen: dict[str, Any] = {"chunk_size": 2} if way == "chunks" else {}
-    if filters != {"top_k": None, "top_p": 1.0}:
-        params = boundary.imported[SAMPLING].TrainingSamplingParams
-        if missing := [name for name in filters if name not in params.__annotations__]:
-            raise AbsentError(f"this version has no option {missing[0]} for log-probs")
-        chosen["sampling_params"] = params(**filters)
+    chosen |= parallel.filter_options(boundary, inputs)
 
     def score(own: Any, rank: int) -> Any:
         bounds = rank * own.shape[-1], (rank + 1) * own.shape[-1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sentinel import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import RANKS
 from sentinel.binding.kit import torch
@@ -100,18 +100,25 @@ def _with_the_last(logits: Any) -> Any:
     return torch.cat([logits, -logits[:, :1].detach()], 1)
 
 
-def _options(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def filter_options(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return NeMo-RL's option that filters tokens by top-k and top-p; empty if the scenario has no filter.
+
+    :raises AbsentError: if this version does not have both filters.
+    """
     size = inputs["logits"].shape[-1]
-    if inputs["top_k"] is None and inputs["top_p"] == 1:
+    filters = {"top_k": inputs["top_k"] and min(inputs["top_k"], size), "top_p": inputs["top_p"]}
+    if filters == {"top_k": None, "top_p": 1.0}:
         return {}
     params = boundary.imported[SAMPLING].TrainingSamplingParams
-    return {"sampling_params": params(top_k=inputs["top_k"] and min(inputs["top_k"], size), top_p=inputs["top_p"])}
+    if missing := [name for name in filters if name not in params.__annotations__]:
+        raise AbsentError(f"this version has no option {missing[0]} for log-probs")
+    return {"sampling_params": params(**filters)}
 
 
 def score_windows(boundary: Any, inputs: Mapping[str, Any], chunked: bool = False) -> dict[str, Any]:
     """Compute log-probs over ranks that have a part of each sequence, and a part of the vocabulary."""
     module, logits, windows = boundary.imported[PARALLEL], inputs["logits"], inputs["context_parallel_size"]
-    ids, chosen = kit.prepend_prompt(inputs["token_ids"]), _options(boundary, inputs)
+    ids, chosen = kit.prepend_prompt(inputs["token_ids"]), filter_options(boundary, inputs)
     chosen |= {"chunk_size": 2} if chunked else {}
     count = logits.shape[1]
 
@@ -137,7 +144,7 @@ def _score_packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ends = ((inputs["response_mask"] != 0) * torch.arange(1, count + 1)).amax(-1).tolist()
     rows = [pad(_with_the_last(logits)[row : row + 1, : end + 1], 2 * windows) for row, end in enumerate(ends)]
     starts = torch.tensor([0, *(row.shape[1] for row in rows)]).cumsum(0)
-    rolls, chosen = boundary.path.endswith("_pack_input_ids"), _options(boundary, inputs)
+    rolls, chosen = boundary.path.endswith("_pack_input_ids"), filter_options(boundary, inputs)
 
     def score(own: Any, place: Place) -> tuple[Any, Any]:
         if rolls:
@@ -172,7 +179,7 @@ def _process_outputs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     parallel = {"context_parallel_size": windows}
     config = {"sequence_packing": {"enabled": packs}, "megatron_cfg": parallel, "logprob_chunk_size": 2}
     columns = {"input_ids": ids, "input_lengths": torch.tensor(ends) + 1, "token_mask": torch.ones_like(ids)}
-    data, params = {**columns, "sample_mask": torch.ones(rows)}, _options(boundary, inputs).get("sampling_params")
+    data, params = {**columns, "sample_mask": torch.ones(rows)}, filter_options(boundary, inputs).get("sampling_params")
     ranked = "Topk" in boundary.path
 
     def process(own: Any, place: Place) -> tuple[Any, Any]:
